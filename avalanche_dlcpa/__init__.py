@@ -1,0 +1,23 @@
+"""DLCPA for Avalanche: exemplar-free continual learning with a dual learner.
+
+Source of the method: Sun, Li, Wang and Geng, "Towards Plastic and Stable Exemplar-Free Incremental
+Learning: A Dual-Learner Framework with Cumulative Parameter Averaging".
+"""
+
+from avalanche_dlcpa.alignment_plugin import ClassifierAlignmentPlugin
+from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
+from avalanche_dlcpa.dual_learner import DualLearner
+from avalanche_dlcpa.self_supervised import SelfSupervisedHead
+from avalanche_dlcpa.strategy import DLCPAStrategy
+from avalanche_dlcpa.training_guards import NonFiniteLossError
+from avalanche_dlcpa.views import PaperViews
+
+__all__ = [
+    "ClassifierAlignmentPlugin",
+    "CumulativeParameterAveragingPlugin",
+    "DLCPAStrategy",
+    "DualLearner",
+    "NonFiniteLossError",
+    "PaperViews",
+    "SelfSupervisedHead",
+]

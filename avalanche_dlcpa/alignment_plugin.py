@@ -1,0 +1,117 @@
+"""Step 3, classifier alignment, for any Avalanche strategy: a plugin on `alignment`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from avalanche.models import IncrementalClassifier, MultiHeadClassifier, avalanche_forward
+from avalanche.training.plugins import SupervisedPlugin
+from torch import Tensor, nn
+
+from avalanche_dlcpa.alignment import ClassifierAlignment, SchedulerFactory
+from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
+from avalanche_dlcpa.experiences import classes_of, task_label_of
+from avalanche_dlcpa.model_head import find_head
+
+
+class ClassifierAlignmentPlugin(SupervisedPlugin):
+    """Trains the last linear layer on the features below it, after every iteration.
+
+    Given a `CumulativeParameterAveragingPlugin`, it aligns the head of that plugin's averaged model
+    with the averaged features, which the mean of the heads would not fit; the head is then left out
+    of the average. Alone, it aligns the head of the strategy's own model. The loss is the strategy's
+    criterion over the classes of the present experience; no gradient passes the head.
+
+    Args:
+        average: The plugin whose averaged model is aligned, also in the strategy's list of plugins,
+            before this one; None: the strategy's own model.
+        lr: Learning rate of the head's own SGD.
+        scheduler: Makes its schedule, see `ClassifierAlignment`.
+        head: Name of the last linear layer; None: see `find_head`.
+
+    Raises:
+        ValueError: ``lr`` not above 0, or no head to be found.
+
+    Example:
+        ``examples/plugins_alone.py``.
+    """
+
+    def __init__(
+        self,
+        average: CumulativeParameterAveragingPlugin | None = None,
+        *,
+        lr: float = 0.2,
+        scheduler: SchedulerFactory | None = None,
+        head: str | None = None,
+    ):
+        super().__init__()
+        self.average = average
+        self.head = head
+        self.alignment = ClassifierAlignment(lr, scheduler)
+        self._classes: Tensor | None = None
+
+    def before_training(self, strategy: Any, **kwargs: Any) -> None:
+        """Find the head and take it out of the average."""
+        self.head = find_head(strategy.model, self.head)
+        if self.average is not None:
+            if self.average not in strategy.plugins:
+                raise ValueError(
+                    "Expected the averaging plugin to be among the strategy's plugins, got only "
+                    "the alignment plugin: pass plugins=[average, alignment]."
+                )
+            self.average.leave_out(self.head)
+
+    def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """Start a fresh optimizer on the head."""
+        layer = self._layer(strategy)
+        self._classes = torch.tensor(classes_of(strategy.experience), device=layer.weight.device)
+        self.alignment.begin(layer.requires_grad_(True).parameters())
+
+    def _model(self, strategy: Any) -> nn.Module:
+        if self.average is None:
+            return strategy.model
+        assert self.average.averaged_model is not None
+        return self.average.averaged_model
+
+    def _layer(self, strategy: Any) -> nn.Linear:
+        assert self.head is not None
+        head = self._model(strategy).get_submodule(self.head)
+        if isinstance(head, MultiHeadClassifier):
+            head = head.classifiers[str(task_label_of(strategy.experience))]
+        return head.classifier if isinstance(head, IncrementalClassifier) else head
+
+    def after_training_iteration(self, strategy: Any, **kwargs: Any) -> None:
+        """One step of the head on those samples of the mini-batch that belong to the experience."""
+        assert self._classes is not None
+        layer = self._layer(strategy)
+        self.alignment.follow(layer.requires_grad_(True).parameters())
+        own = torch.isin(strategy.mb_y, self._classes)  # a replay plugin mixes in others
+        features, labels = self._features(strategy, layer)[own], strategy.mb_y[own]
+        if len(labels) == 0:
+            return
+        bias = None if layer.bias is None else layer.bias[self._classes]
+        logits = F.linear(features, layer.weight[self._classes], bias)
+        targets = torch.searchsorted(self._classes, labels)
+        self.alignment.step_(strategy._criterion(logits, targets))
+
+    @torch.no_grad()
+    def _features(self, strategy: Any, layer: nn.Linear) -> Tensor:
+        """What the head is given, (B, D)."""
+        seen: list[Tensor] = []
+        hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        task_labels = strategy.mbatch[-1] if len(strategy.mbatch) > 2 else None
+        try:
+            avalanche_forward(self._model(strategy), strategy.mb_x, task_labels)
+        finally:
+            hook.remove()
+        return seen[-1]
+
+    def after_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
+        """Advance the schedule."""
+        self.alignment.end_epoch()
+
+    def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """Drop the optimizer."""
+        self.alignment.end()

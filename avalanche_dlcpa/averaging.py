@@ -1,0 +1,122 @@
+"""Step 2, stable updating: the stable learner is the running mean of the plastic one (Eq. 7-8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+STABLE_UPDATES = ("cumulative", "ema", "copy")
+EMA_DECAY = 0.999  # of ablation (c), the paper's Section "Ablation Study"
+
+
+@torch.no_grad()
+def cumulative_average_(
+    average: Iterable[Tensor], previous: Iterable[Tensor], source: Iterable[Tensor], t: int
+) -> None:
+    """Write the mean over t experiences into ``average``, in place.
+
+    ``average <- (source + (t - 1) * previous) / t`` (Eq. 8), computed as
+    ``previous + (source - previous) / t``, which loses nothing when t is large.
+
+    Args:
+        average: Receives the mean.
+        previous: The mean at the end of experience t - 1. May be kept in a wider dtype than
+            ``average``, which then receives the rounded mean.
+        source: The parameters that experience t is training, shaped as ``average``.
+        t: Number of the experience, counted from 1.
+
+    Raises:
+        ValueError: ``t`` below 1.
+
+    Example:
+        >>> mean = [torch.zeros(2)]
+        >>> cumulative_average_(mean, [torch.tensor([1.0, 2.0])], [torch.tensor([4.0, 2.0])], t=3)
+        >>> mean[0].tolist()
+        [2.0, 2.0]
+    """
+    if t < 1:
+        raise ValueError(f"Expected `t` to be at least 1, got {t}.")
+    for mean, before, now in zip(average, previous, source, strict=True):
+        if mean.dtype == before.dtype == now.dtype:
+            torch.lerp(before, now, 1 / t, out=mean)
+        else:
+            mean.copy_(torch.lerp(before, now.to(before.dtype), 1 / t))
+
+
+@torch.no_grad()
+def exponential_average_(
+    average: Iterable[Tensor], source: Iterable[Tensor], *, decay: float = EMA_DECAY
+) -> None:
+    """Move ``average`` towards ``source``, in place: ablation (c) of Table 4."""
+    for mean, now in zip(average, source, strict=True):
+        mean.lerp_(now.to(mean.dtype), 1 - decay)
+
+
+class ParameterAverage:
+    """The state and order of stable updating: one snapshot, whatever the number of experiences.
+
+    Between `begin` and `end` every `update_` writes the mean over the past experiences and the
+    present one into the averaged parameters. An experience that was broken off (an exception) and
+    is begun again starts from the same snapshot. For parameters of less than 32 bits the mean is
+    kept in float32, and the averaged parameters are its rounding.
+
+    Args:
+        average: The parameters that receive the mean.
+        update: ``"cumulative"`` (the paper), ``"ema"`` (ablation c) or ``"copy"`` (ablation d).
+
+    Raises:
+        ValueError: Unknown ``update``.
+    """
+
+    def __init__(self, average: Sequence[Tensor], *, update: str = "cumulative"):
+        if update not in STABLE_UPDATES:
+            raise ValueError(
+                f"Expected the stable update to be one of {', '.join(STABLE_UPDATES)}, "
+                f"got '{update}'."
+            )
+        self.average = list(average)
+        self.update = update
+        self._previous: list[Tensor] = []
+        self._t = 1
+        self._begun = False
+
+    @torch.no_grad()
+    def begin(self, num_averaged: int) -> None:
+        """Start an experience: take the snapshot that its mean is built on.
+
+        Args:
+            num_averaged: Number of experiences in the average so far.
+        """
+        if self._begun:
+            return
+        self._begun = True
+        self._t = num_averaged + 1
+        if not self._previous:
+            self._previous = [p.detach().to(_wide(p.dtype), copy=True) for p in self.average]
+        for before, mean in zip(self._previous, self.average, strict=True):
+            # A narrow average that still is the snapshot's rounding must not overwrite it.
+            if mean.dtype == before.dtype or not torch.equal(before.to(mean.dtype), mean):
+                before.copy_(mean)
+
+    @torch.no_grad()
+    def update_(self, source: Iterable[Tensor]) -> None:
+        """Write the mean that includes ``source`` into the averaged parameters, in place."""
+        if self.update == "cumulative":
+            cumulative_average_(self.average, self._previous, source, self._t)
+        elif self.update == "ema":
+            exponential_average_(self.average, source)
+        else:
+            torch._foreach_copy_(self.average, list(source))
+
+    @torch.no_grad()
+    def end(self, source: Iterable[Tensor]) -> None:
+        """Finish an experience: keep its mean also where that is wider than the averaged parameters."""
+        if self.update == "cumulative":
+            cumulative_average_(self._previous, self._previous, source, self._t)
+        self._begun = False
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return dtype if torch.finfo(dtype).bits >= 32 else torch.float32

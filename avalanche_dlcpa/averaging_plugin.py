@@ -1,0 +1,144 @@
+"""Step 2, stable updating, for any Avalanche strategy: a plugin on `averaging`."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import torch
+from avalanche.models.utils import avalanche_model_adaptation
+from avalanche.training.plugins import SupervisedPlugin
+from torch import Tensor, nn
+
+from avalanche_dlcpa.averaging import ParameterAverage
+from avalanche_dlcpa.batch_norm import recalibrate_batch_norm_
+
+
+class _Block(NamedTuple):
+    """Rows of a parameter that came into being in the same experience."""
+
+    name: str
+    start: int
+    stop: int
+
+    def of(self, parameters: dict[str, Tensor]) -> Tensor:
+        parameter = parameters[self.name]
+        return parameter[self.start : self.stop] if parameter.ndim else parameter
+
+
+class _Generation(NamedTuple):
+    """What came into being after ``birth`` experiences, and its mean since then."""
+
+    birth: int
+    blocks: list[_Block]
+    average: ParameterAverage
+
+
+class CumulativeParameterAveragingPlugin(SupervisedPlugin):
+    """Keeps the running mean of a strategy's model over experiences, and evaluates with it.
+
+    On any strategy: ``Naive(..., plugins=[CumulativeParameterAveragingPlugin()])``. The strategy
+    trains its own model as ever. After every optimizer step `averaged_model` holds the mean of the
+    model over the experiences up to the present one (Eq. 8), with memory for one snapshot,
+    and every evaluation answers with it. Rows and heads that a model grows are averaged since the
+    experience in which they appeared. Batch norm statistics, which do not average well, are computed
+    anew on the experience's own images at its end.
+
+    Args:
+        update: ``"cumulative"``, or the rules of the paper's ablations ``"ema"`` and ``"copy"``.
+
+    Attributes:
+        averaged_model: The averaged model; None before the first training.
+        num_averaged: Number of experiences in the average.
+
+    Raises:
+        ValueError: Unknown ``update``.
+
+    Example:
+        ``examples/plugins_alone.py``.
+    """
+
+    def __init__(self, *, update: str = "cumulative"):
+        super().__init__()
+        ParameterAverage([], update=update)  # refuses an unknown rule now
+        self.update = update
+        self.averaged_model: nn.Module | None = None
+        self.num_averaged = 0
+        self._generations: list[_Generation] = []
+        self._left_out: str | None = None
+        self._own_model: nn.Module | None = None
+
+    def leave_out(self, prefix: str) -> None:
+        """Do not average the parameters below a module name; something else trains them."""
+        self._left_out = prefix
+
+    def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """Take the snapshot; follow the model where it has grown."""
+        self._give_back(strategy)  # an evaluation that raised may have left the mean in its place
+        if self.averaged_model is None:
+            self.averaged_model = copy.deepcopy(strategy.model).requires_grad_(False)
+        self.averaged_model.train()
+        avalanche_model_adaptation(self.averaged_model, strategy.experience)
+        self.averaged_model.to(strategy.device).requires_grad_(False)
+        self._add_generation(_parameters(strategy.model))
+        for birth, blocks, average in self._generations:
+            average.average = _pieces(blocks, _parameters(self.averaged_model))
+            average.begin(self.num_averaged - birth)
+
+    def _add_generation(self, parameters: dict[str, Tensor]) -> None:
+        """Rows and parameters without an average yet start with the model's own values."""
+        assert self.averaged_model is not None
+        known = {block.name: block.stop for old in self._generations for block in old.blocks}
+        new = []
+        for name, parameter in parameters.items():
+            rows = parameter.shape[0] if parameter.ndim else 1
+            left_out = self._left_out is not None and name.startswith(f"{self._left_out}.")
+            if known.get(name, 0) < rows and not left_out:
+                new.append(_Block(name, known.get(name, 0), rows))
+        if new:
+            mean = _pieces(new, _parameters(self.averaged_model))
+            torch._foreach_copy_(mean, _pieces(new, parameters))
+            average = ParameterAverage(mean, update=self.update)
+            self._generations.append(_Generation(self.num_averaged, new, average))
+
+    def after_update(self, strategy: Any, **kwargs: Any) -> None:
+        """Write the mean that includes the step just taken."""
+        assert self.averaged_model is not None
+        mean, source = _parameters(self.averaged_model), _parameters(strategy.model)
+        for _, blocks, average in self._generations:
+            average.average = _pieces(blocks, mean)  # an evaluation may have grown a head
+            average.update_(_pieces(blocks, source))
+
+    def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """Count the experience and compute the batch norm statistics of the mean."""
+        assert self.averaged_model is not None
+        source = _parameters(strategy.model)
+        for _, blocks, average in self._generations:
+            average.end(_pieces(blocks, source))
+        self.num_averaged += 1
+        dataset = strategy.experience.dataset.eval()
+        recalibrate_batch_norm_(
+            self.averaged_model, dataset, batch_size=strategy.train_mb_size, device=strategy.device
+        )
+
+    def before_eval(self, strategy: Any, **kwargs: Any) -> None:
+        """Put the averaged model in the place of the strategy's own."""
+        self._give_back(strategy)
+        if self.averaged_model is not None:
+            self._own_model, strategy.model = strategy.model, self.averaged_model.eval()
+
+    def after_eval(self, strategy: Any, **kwargs: Any) -> None:
+        """Put the strategy's own model back."""
+        self._give_back(strategy)
+
+    def _give_back(self, strategy: Any) -> None:
+        if self._own_model is not None:
+            strategy.model, self._own_model = self._own_model, None
+
+
+def _parameters(model: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def _pieces(blocks: list[_Block], parameters: dict[str, Tensor]) -> list[Tensor]:
+    return [block.of(parameters) for block in blocks]

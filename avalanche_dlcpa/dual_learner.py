@@ -1,0 +1,122 @@
+"""The three modules of DLCPA in one model: plastic learner, stable learner, task classifiers.
+
+Source: the paper's Section "Methods", overview and Eq. 4-5 (prediction in Task-IL and Class-IL).
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from avalanche.models import DynamicModule
+from torch import Tensor, nn
+
+from avalanche_dlcpa.batch_norm import batch_statistics
+from avalanche_dlcpa.experiences import classes_of, task_label_of
+from avalanche_dlcpa.model_head import detach_head
+from avalanche_dlcpa.task_classifiers import TaskClassifiers
+
+BN_STATISTICS = ("running", "recalibrated", "batch")
+
+
+class DualLearner(DynamicModule):
+    """A plastic and a stable feature extractor with one linear classifier a task.
+
+    In training mode it answers with the plastic learner, in evaluation mode with the stable one, so
+    that Avalanche's own loop, metrics and loggers work unchanged. The given model becomes the plastic
+    learner itself (its last linear layer is taken out of it, in place); the stable learner starts as
+    its copy. Only the plastic learner takes gradients from a loss on the features.
+
+    Args:
+        model: Any classifier of images (B, C, H, W) or vectors. Its last linear layer, also
+            Avalanche's `IncrementalClassifier` or `MultiHeadClassifier`, becomes the classifiers.
+        head: Name of that layer, such as ``"fc"`` or ``"classifier.1"``; None: found by name or as
+            the last ``nn.Linear``.
+        bn_statistics: What batch norm of the stable learner uses at evaluation: its ``"running"``
+            statistics, those ``"recalibrated"`` on the experience's own images at its end, or those
+            of the test ``"batch"`` (as in the authors' runs; a prediction then depends on the
+            other images of its batch).
+
+    Attributes:
+        plastic: Feature extractor, (B, ...) -> (B, D), the paper's f(x|Theta).
+        stable: Feature extractor of the same architecture, f(x|Phi).
+        classifiers: The paper's Gamma_1 .. Gamma_T.
+        num_averaged: Number of experiences in the average; a buffer, so that it is saved with it.
+
+    Raises:
+        ValueError: No linear layer, or more than one candidate, or an unknown name.
+    """
+
+    plastic: nn.Module
+    stable: nn.Module
+    num_averaged: Tensor
+
+    def __init__(
+        self, model: nn.Module, *, head: str | None = None, bn_statistics: str = "running"
+    ):
+        super().__init__()
+        if bn_statistics not in BN_STATISTICS:
+            raise ValueError(
+                f"Expected `bn_statistics` to be one of {', '.join(BN_STATISTICS)}, "
+                f"got '{bn_statistics}'."
+            )
+        self.plastic, start = detach_head(model, head)
+        self.stable = copy.deepcopy(self.plastic).requires_grad_(False)
+        self.classifiers = TaskClassifiers(start)
+        self.bn_statistics = bn_statistics
+        self.register_buffer("num_averaged", torch.zeros((), dtype=torch.long))
+
+    @property
+    def num_features(self) -> int:
+        """D, the length of a feature vector."""
+        return self.classifiers.in_features
+
+    def adaptation(self, experience: Any) -> None:
+        """Make room for the classes of an experience.
+
+        In training mode its new classes get a classifier; in evaluation mode nothing but the width
+        of the answer changes, so that a loss on unseen classes is defined.
+        """
+        classes = classes_of(experience)
+        self.classifiers.widen(max(classes) + 1)
+        if self.training:
+            self.classifiers.add(task_label_of(experience), classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Features (B, D) of the learner that the mode selects."""
+        if self.training:
+            return checked_features(self.plastic(x), self.num_features)
+        if self.bn_statistics == "batch":
+            with batch_statistics(self.stable):
+                return checked_features(self.stable(x), self.num_features)
+        return checked_features(self.stable(x), self.num_features)
+
+    def forward(self, x: Tensor, task_labels: Tensor | int | None = None) -> Tensor:
+        """Logits, indexed by class label.
+
+        Args:
+            x: Mini-batch, (B, ...).
+            task_labels: The task of each sample, (B,), or one for all: only the classifiers of that
+                task answer (Eq. 4). None: all of them do, side by side (Eq. 5).
+
+        Returns:
+            (B, W), W = 1 + the largest label met. A class that may not answer lies 1,000 below the
+            lowest logit of its row. Where none may answer (a task never trained), a further column
+            beyond all labels is the largest, so that no label is right by chance.
+        """
+        return self.classifiers.answer(self.classifiers(self.features(x)), task_labels)
+
+
+def checked_features(features: Tensor, num_features: int) -> Tensor:
+    """Return the features if they are (B, D), as the classifiers need them.
+
+    Raises:
+        ValueError: Another shape.
+    """
+    if features.ndim != 2 or features.shape[1] != num_features:
+        raise ValueError(
+            f"Expected the features before the model's head to have shape (B, {num_features}), "
+            f"got {tuple(features.shape)}: name the last linear layer with `head=`."
+        )
+    return features

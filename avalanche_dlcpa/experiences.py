@@ -1,0 +1,50 @@
+"""What an experience of any Avalanche stream tells about itself.
+
+Avalanche's classic and new-style streams name classes and tasks differently, or not at all
+(lists, sets, missing attributes); everything else in the package asks here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def classes_of(experience: Any) -> list[int]:
+    """The class labels of an experience, sorted.
+
+    Raises:
+        ValueError: The experience holds no samples, or does not tell its classes.
+    """
+    if len(experience.dataset) == 0:
+        raise ValueError(
+            f"Expected experience {experience.current_experience} to hold samples, got none: "
+            "leave empty experiences out of the stream."
+        )
+    classes = getattr(experience, "classes_in_this_experience", None)
+    if classes is None:
+        targets = getattr(experience.dataset, "targets", None)
+        if targets is None:
+            raise ValueError(
+                "Expected the experience to have `classes_in_this_experience` or a dataset with "
+                "`targets`, got neither: build the stream with as_classification_dataset(...)."
+            )
+        classes = getattr(targets, "uniques", None) or set(targets)
+    return sorted({int(label) for label in classes})
+
+
+def task_label_of(experience: Any) -> int:
+    """The task label of an experience, 0 where the stream has none.
+
+    Raises:
+        ValueError: Several task labels in one experience, or a negative one.
+    """
+    labels = set(getattr(experience, "task_labels", [0]))
+    if len(labels) != 1:
+        raise ValueError(
+            f"Expected one task label in an experience, got {sorted(labels)}: DLCPA trains one "
+            "classifier a task, so give each task an experience of its own."
+        )
+    label = int(labels.pop())
+    if label < 0:
+        raise ValueError(f"Expected task labels to be at least 0, got {label}.")
+    return label

@@ -1,0 +1,191 @@
+"""Taking a user's classifier apart: the feature extractor, and the last linear layer as its head."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from avalanche.models import IncrementalClassifier, MultiHeadClassifier, MultiTaskModule
+from torch import Tensor, nn
+
+HEAD_NAMES = ("fc", "linear", "classifier", "head", "heads", "last_linear", "output", "logits")
+
+Head = nn.Linear | IncrementalClassifier | MultiHeadClassifier
+_AVALANCHE_HEADS = (IncrementalClassifier, MultiHeadClassifier)
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadStart:
+    """Where the classifiers start: the rows that the given head already has.
+
+    Attributes:
+        weights: For each task label, or None for every task, a weight (K, D) whose row k belongs to
+            class k.
+        biases: The same for the biases (K,), None where the head has none.
+    """
+
+    weights: dict[int | None, Tensor]
+    biases: dict[int | None, Tensor | None]
+
+    @property
+    def in_features(self) -> int:
+        """D, the length of a feature vector."""
+        return next(iter(self.weights.values())).shape[1]
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether the classifiers have a bias."""
+        return next(iter(self.biases.values())) is not None
+
+    @torch.no_grad()
+    def linear(self, task_label: int, classes: list[int]) -> nn.Linear:
+        """A linear layer for the given classes of a task.
+
+        Rows that the given head had are taken over, the others are torch's own initialisation.
+        """
+        key = task_label if task_label in self.weights else None
+        weight, bias = self.weights.get(key), self.biases.get(key)
+        like = next(iter(self.weights.values()))
+        layer = nn.Linear(self.in_features, len(classes), bias=self.has_bias, dtype=like.dtype)
+        for row, label in enumerate(classes):
+            if weight is not None and label < len(weight):
+                layer.weight[row] = weight[label]
+                if bias is not None:
+                    layer.bias[row] = bias[label]
+        return layer
+
+
+class _FeatureTap(nn.Module):
+    """Stands where the head stood and hands the features on; a task label may come with them."""
+
+    def forward(self, features: Tensor, task_labels: object = None) -> Tensor:
+        return features
+
+
+class _WithoutTaskLabels(nn.Module):
+    """A multi-task model whose heads are gone, called without task labels."""
+
+    def __init__(self, network: MultiTaskModule):
+        super().__init__()
+        network._auto_adapt = False  # it has no head left that could grow
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x, 0)
+
+
+def detach_head(model: nn.Module, name: str | None = None) -> tuple[nn.Module, HeadStart]:
+    """Take the head out of a classifier, in place.
+
+    Args:
+        model: Any classifier.
+        name: Name of its last linear layer; None: see `find_head`.
+
+    Returns:
+        The feature extractor, (B, ...) -> (B, D), whose parameters are the very ones of the model,
+        and the start of the classifiers.
+
+    Raises:
+        ValueError: See `find_head`.
+    """
+    name = find_head(model, name)
+    head = model.get_submodule(name)
+    start = _head_start(head)
+    parent_name, _, child_name = name.rpartition(".")
+    model.get_submodule(parent_name).register_module(child_name, _FeatureTap())
+    if isinstance(model, MultiTaskModule):
+        return _WithoutTaskLabels(model), start
+    return model, start
+
+
+def find_head(model: nn.Module, name: str | None = None) -> str:
+    """Name of the last linear layer of a classifier.
+
+    In this order: the given name; the only `IncrementalClassifier` or `MultiHeadClassifier`; the
+    last ``nn.Linear`` in the only child with a name of `HEAD_NAMES`; the last ``nn.Linear`` of all.
+
+    Raises:
+        ValueError: There is none, there are several, or the given name is no linear layer.
+
+    Example:
+        >>> find_head(nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
+        '3'
+    """
+    if name is not None:
+        return _named_head(model, name)
+    growing = _outermost(model, _AVALANCHE_HEADS)
+    if growing:
+        return _only(growing)
+    named = [n for n, child in model.named_children() if n in HEAD_NAMES and _linears(child)]
+    if named:
+        child_name = _only(named)
+        last = _linears(model.get_submodule(child_name))[-1]
+        return f"{child_name}.{last}" if last else child_name
+    linears = _linears(model)
+    if not linears or linears == [""]:
+        raise ValueError(
+            f"Expected `model` to end in a linear layer, got {type(model).__name__} with none "
+            "below it: add an nn.Linear after its features."
+        )
+    return _only(_twins_of_last(model, linears))
+
+
+def _named_head(model: nn.Module, name: str) -> str:
+    modules = dict(model.named_modules())
+    if not isinstance(modules.get(name), Head):
+        known = [n for n, m in modules.items() if n and isinstance(m, Head)]
+        raise ValueError(f"Expected `head` to name a linear layer of {known}, got '{name}'.")
+    return name
+
+
+def _only(candidates: list[str]) -> str:
+    if len(candidates) > 1:
+        raise ValueError(
+            f"Expected one last linear layer in `model`, got the candidates {candidates}: "
+            f"name it, such as head='{candidates[-1]}'."
+        )
+    return candidates[0]
+
+
+def _outermost(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> list[str]:
+    found: list[str] = []
+    for name, module in model.named_modules():
+        inside = any(name.startswith(f"{outer}.") for outer in found)
+        if name and isinstance(module, kinds) and not inside:
+            found.append(name)
+    return found
+
+
+def _linears(module: nn.Module) -> list[str]:
+    return [name for name, child in module.named_modules() if isinstance(child, nn.Linear)]
+
+
+def _twins_of_last(model: nn.Module, linears: list[str]) -> list[str]:
+    """The last linear layer and others of its shape beside it, where no order says which is last."""
+    parent_name = linears[-1].rpartition(".")[0]
+    if isinstance(model.get_submodule(parent_name), nn.Sequential):
+        return linears[-1:]
+    last = model.get_submodule(linears[-1])
+    return [
+        name
+        for name in linears
+        if name.rpartition(".")[0] == parent_name
+        and model.get_submodule(name).weight.shape == last.weight.shape
+    ]
+
+
+def _head_start(head: nn.Module) -> HeadStart:
+    layers: dict[int | None, nn.Module]
+    if isinstance(head, MultiHeadClassifier):
+        layers = {int(task): part.classifier for task, part in head.classifiers.items()}
+    elif isinstance(head, IncrementalClassifier):
+        layers = {None: head.classifier}
+    else:
+        layers = {None: head}
+    return HeadStart(
+        weights={task: layer.weight.detach().clone() for task, layer in layers.items()},
+        biases={
+            task: None if layer.bias is None else layer.bias.detach().clone()
+            for task, layer in layers.items()
+        },
+    )

@@ -1,0 +1,134 @@
+"""Which parameters the user's optimizer trains, and its schedule in each experience."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from avalanche_dlcpa.alignment import SchedulerFactory
+from avalanche_dlcpa.dual_learner import DualLearner
+from avalanche_dlcpa.model_head import find_head
+from avalanche_dlcpa.self_supervised import SelfSupervisedHead
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelParameters:
+    """The parameters of a user's model, by what becomes of them.
+
+    Attributes:
+        plastic: Those of the plastic learner that take gradients, by name.
+        others: Those of the head, which the classifiers replace, and of a ready `DualLearner`'s
+            stable learner and classifiers.
+    """
+
+    plastic: dict[str, nn.Parameter]
+    others: list[nn.Parameter]
+
+
+def split_parameters(model: nn.Module, head: str | None) -> ModelParameters:
+    """Tell plastic parameters from all others, before the model is taken apart.
+
+    Raises:
+        ValueError: See `find_head`.
+    """
+    below = "plastic" if isinstance(model, DualLearner) else find_head(model, head)
+    inside = {id(p) for p in model.get_submodule(below).parameters()}
+    is_plastic = isinstance(model, DualLearner)
+    plastic, others = {}, []
+    for name, parameter in model.named_parameters():
+        if (id(parameter) in inside) != is_plastic:
+            others.append(parameter)
+        elif parameter.requires_grad:
+            plastic[name] = parameter
+        else:
+            others.append(parameter)
+    return ModelParameters(plastic, others)
+
+
+def check_optimizer(
+    optimizer: Optimizer, parameters: ModelParameters, ssl: SelfSupervisedHead | None
+) -> None:
+    """Check that the optimizer holds all plastic parameters and nothing from elsewhere.
+
+    Raises:
+        ValueError: It lacks plastic parameters or holds foreign ones.
+    """
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    lacking = [name for name, p in parameters.plastic.items() if id(p) not in held]
+    if lacking:
+        raise ValueError(
+            f"Expected `optimizer` to hold every parameter of the plastic learner, got one that "
+            f"lacks {len(lacking)} of {len(parameters.plastic)}, such as '{lacking[0]}': build it "
+            "from model.parameters(), and freeze what shall not learn with requires_grad_(False)."
+        )
+    known = [*parameters.plastic.values(), *parameters.others]
+    known += [] if ssl is None else list(ssl.parameters())
+    foreign = held - {id(p) for p in known}
+    if foreign:
+        shapes = [
+            tuple(p.shape)
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if id(p) in foreign
+        ]
+        raise ValueError(
+            f"Expected `optimizer` to hold parameters of `model` alone, got {len(shapes)} others, "
+            f"such as one of shape {shapes[0]}: build it from the parameters of this very model."
+        )
+
+
+def adopt_parameters_(
+    optimizer: Optimizer, parameters: ModelParameters, ssl: SelfSupervisedHead | None
+) -> None:
+    """Make the optimizer train the plastic learner and the self-supervised head, nothing else.
+
+    The head's parameters join the first group, in place.
+    """
+    plastic = {id(p) for p in parameters.plastic.values()}
+    for group in optimizer.param_groups:
+        group["params"] = [p for p in group["params"] if id(p) in plastic]
+    if ssl is not None:
+        trained = [p for p in ssl.parameters() if p.requires_grad]
+        optimizer.param_groups[0]["params"] += trained
+
+
+def remove_parameters_(optimizer: Optimizer, module: nn.Module | None) -> None:
+    """Take the parameters of a module out of the optimizer, in place."""
+    leaving = set() if module is None else {id(p) for p in module.parameters()}
+    for group in optimizer.param_groups:
+        for parameter in [p for p in group["params"] if id(p) in leaving]:
+            optimizer.state.pop(parameter, None)
+        group["params"] = [p for p in group["params"] if id(p) not in leaving]
+
+
+class ExperienceSchedule:
+    """A learning rate schedule that is made anew in each experience and stepped once an epoch.
+
+    Avalanche's `LRSchedulerPlugin` keeps one scheduler and sets it back, which several of torch's
+    schedulers do not survive (a warm-up runs at ten times the rate in the second experience).
+
+    Args:
+        optimizer: Its present learning rates are where every experience starts.
+        make_scheduler: Makes the schedule; None: the learning rates are left alone.
+    """
+
+    def __init__(self, optimizer: Optimizer, make_scheduler: SchedulerFactory | None):
+        self.optimizer = optimizer
+        self.make_scheduler = make_scheduler
+        self.start = [group["lr"] for group in optimizer.param_groups]
+        self.scheduler: LRScheduler | None = None
+
+    def begin(self) -> None:
+        """Start an experience."""
+        if self.make_scheduler is not None:
+            for group, lr in zip(self.optimizer.param_groups, self.start, strict=True):
+                group["lr"] = lr
+            self.scheduler = self.make_scheduler(self.optimizer)
+
+    def end_epoch(self) -> None:
+        """Advance the schedule."""
+        if self.scheduler is not None:
+            self.scheduler.step()

@@ -1,0 +1,155 @@
+"""Figures of the evaluation: accuracy arrays -> Axes. Nothing is computed here.
+
+With `ax=None` each function draws on a new `matplotlib.figure.Figure` of its own, found as
+`ax.figure`; pyplot and its current figure are never touched.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from avalanche_dlcpa.accuracy_matrix import check_accuracy_matrix, check_fractions
+
+__all__ = ["plot_accuracy_matrix", "plot_accuracy_over_experiences"]
+
+# Okabe and Ito's colours, which colour-blind readers tell apart, less yellow: too pale for a line.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
+_LINE_STYLES = ("-", "--", ":", "-.")
+
+
+def plot_accuracy_matrix(
+    accuracies: ArrayLike, *, ax: Axes | None = None, title: str | None = None
+) -> Axes:
+    """Draw the accuracy matrix as a heat map in percent, from 0 to 100, with its values.
+
+    Args:
+        accuracies: The accuracy matrix R, shape (T, T), fractions; NaN cells stay blank.
+        ax: Where to draw. None makes a new figure that grows with T.
+        title: Title of the axes.
+
+    Returns:
+        The axes, rows "after learning task i" and columns "task j", counted from 1.
+
+    Raises:
+        ValueError: If `accuracies` is no accuracy matrix.
+
+    Example:
+        >>> ax = plot_accuracy_matrix([[0.9, float("nan")], [0.7, 0.8]])
+        >>> [text.get_text() for text in ax.texts]
+        ['90.0', '70.0', '80.0']
+    """
+    percent = 100 * check_accuracy_matrix(accuracies)
+    num_tasks = len(percent)
+    if ax is None:
+        ax = _new_axes(width=2.2 + 0.48 * num_tasks, height=1.6 + 0.42 * num_tasks)
+    image = ax.imshow(percent, cmap="cividis", vmin=0, vmax=100)
+    ax.figure.colorbar(image, ax=ax, label="accuracy (%)")
+    ticks = range(num_tasks)
+    labels = [str(task + 1) for task in ticks]
+    ax.set(xlabel="task", ylabel="after learning task")
+    size = _font_size(ax, num_tasks=num_tasks, num_characters=len(labels[-1]))
+    ax.set_xticks(ticks, labels, fontsize=size)
+    ax.set_yticks(ticks, labels, fontsize=size)
+    if title is not None:
+        ax.set_title(title)
+    _print_values(ax, percent, cmap=image.get_cmap())
+    return ax
+
+
+def plot_accuracy_over_experiences(
+    curves: Mapping[str, ArrayLike],
+    *,
+    ax: Axes | None = None,
+    ylabel: str = "mean accuracy over the tasks learned (%)",
+) -> Axes:
+    """Draw one line a method: accuracy in percent over the number of experiences learned.
+
+    Args:
+        curves: For every method its curve, shape (T,), fractions, such as
+            `accuracy_over_experiences` gives. T may differ; NaN leaves a gap.
+        ax: Where to draw. None makes a new figure. The legend stands to the right of the axes,
+            so that it covers no data; save with `bbox_inches="tight"` where it does not fit.
+        ylabel: Label of the y axis.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: If there is no curve, or one is not of shape (T,) or has other values than
+            fractions.
+
+    Example:
+        >>> ax = plot_accuracy_over_experiences({"DLCPA": [0.9, 0.75], "EWC": [0.9, 0.5]})
+        >>> [line.get_label() for line in ax.lines]
+        ['DLCPA', 'EWC']
+    """
+    if not curves:
+        raise ValueError(f"Expected `curves` to be at least one curve, got {curves}.")
+    percents = {name: 100 * _check_curve(name, curve) for name, curve in curves.items()}
+    if ax is None:
+        ax = _new_axes(width=6.8, height=3.6)
+    for i, (name, percent) in enumerate(percents.items()):
+        ax.plot(np.arange(1, len(percent) + 1), percent, label=name, **_line_look(i))
+    longest = max(len(percent) for percent in percents.values())
+    ax.set_xticks(range(1, longest + 1, -(-longest // 20)))  # at most 20 labels stay readable
+    ax.set(xlabel="number of experiences learned", ylabel=ylabel)
+    ax.grid(alpha=0.3)
+    ax.legend(loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0, handlelength=3)
+    return ax
+
+
+def _new_axes(*, width: float, height: float) -> Axes:
+    return Figure(figsize=(width, height), layout="constrained").subplots()
+
+
+def _print_values(ax: Axes, percent: np.ndarray, *, cmap: Colormap) -> None:
+    """Write each value into its cell, as large as the cell allows."""
+    num_tasks = len(percent)
+    pattern = "{:.1f}" if num_tasks <= 10 else "{:.0f}"
+    size = _font_size(ax, num_tasks=num_tasks, num_characters=len(pattern.format(100)))
+    for (i, j), value in np.ndenumerate(percent):
+        if not np.isnan(value):
+            colour = _readable_on(cmap(value / 100))
+            text = pattern.format(value)
+            ax.text(j, i, text, ha="center", va="center", color=colour, fontsize=size)
+
+
+def _font_size(ax: Axes, *, num_tasks: int, num_characters: int) -> float:
+    """Points at which so many characters fit into a cell, at most 10."""
+    box = ax.get_window_extent()
+    cell = 72 / ax.figure.dpi * min(box.width, box.height) / num_tasks
+    # A digit is about 0.6 of the font size wide, and some air belongs around the number.
+    return min(10.0, cell / (0.7 * num_characters))
+
+
+def _readable_on(background: tuple[float, float, float, float]) -> str:
+    """Black or white, whichever contrasts more (WCAG 2 relative luminance)."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in background[:3]]
+    luminance = float(np.dot([0.2126, 0.7152, 0.0722], linear))
+    return "black" if luminance > 0.179 else "white"
+
+
+def _line_look(i: int) -> dict[str, Any]:
+    """Look of the i-th line: colour, marker and line style never repeat together in 70 lines."""
+    return {
+        "color": _COLOURS[i % len(_COLOURS)],
+        "marker": _MARKERS[i % len(_MARKERS)],
+        "linestyle": _LINE_STYLES[i // len(_COLOURS) % len(_LINE_STYLES)],
+        "markersize": 5,
+    }
+
+
+def _check_curve(name: str, curve: ArrayLike) -> np.ndarray:
+    fractions = check_fractions(curve, name=f"curves[{name!r}]")
+    if fractions.ndim != 1 or fractions.size == 0:
+        raise ValueError(
+            f"Expected `curves[{name!r}]` to be of shape (T,) with T >= 1, got {fractions.shape}; "
+            "average over seeds first."
+        )
+    return fractions

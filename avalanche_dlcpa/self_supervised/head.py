@@ -1,0 +1,99 @@
+"""Step 1, plastic learning: what every self-supervised head is and has (Eq. 6, the term L_ssl)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+
+class SelfSupervisedHead(nn.Module):
+    """Base of the self-supervised heads: a loss on two views, with whatever modules it needs.
+
+    A head of one's own overrides ``forward`` and, where it has layers, ``build``; the other methods
+    follow Avalanche's hooks and do nothing by default. See ``examples/custom_head.py``.
+
+    Its parameters are trained by the user's optimizer, beside those of the plastic learner. A head
+    that follows the plastic learner with a momentum encoder names it ``momentum_encoder``; that is
+    what ``average_source="momentum"`` averages.
+    """
+
+    momentum_encoder: nn.Module | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.momentum_encoder = None
+
+    def build(self, plastic: nn.Module, num_features: int) -> None:
+        """Make the layers, once, before training.
+
+        Args:
+            plastic: The plastic learner, (B, C, H, W) -> (B, D). Not to be registered as a submodule.
+            num_features: D, the length of its feature vectors.
+        """
+
+    def forward(
+        self, plastic: nn.Module, view1: Tensor, view2: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The self-supervised loss of a mini-batch.
+
+        Args:
+            plastic: The plastic learner, (B, C, H, W) -> (B, D).
+            view1: First view of the batch, (B, C, H, W).
+            view2: Second view, of the same shape.
+
+        Returns:
+            The loss, a scalar, and the plastic features (B, D) of the views that also enter the
+            cross-entropies of Eq. 6 and Eq. 9: of ``view1``, or of both views in their order.
+        """
+        raise NotImplementedError
+
+    def before_training_exp(self) -> None:
+        """Start an experience: forget everything that samples left behind (queues)."""
+
+    def after_update(self, plastic: nn.Module) -> None:
+        """Follow the optimizer step (momentum copies, queues)."""
+
+    def after_training_exp(self) -> None:
+        """End an experience: no sample or feature of it may stay reachable."""
+
+
+def momentum_copy(module: nn.Module) -> nn.Module:
+    """A deep copy of a module that takes no gradient, to be moved by `momentum_update_`."""
+    return copy.deepcopy(module).requires_grad_(False)
+
+
+@torch.no_grad()
+def momentum_update_(target: nn.Module, source: nn.Module, *, momentum: float) -> None:
+    """Move the parameters of ``target`` towards those of ``source``, in place.
+
+    ``target <- momentum * target + (1 - momentum) * source``. Buffers, such as the running
+    statistics of batch norm, are not touched: the target keeps its own (He et al., 2020).
+    """
+    torch._foreach_lerp_(list(target.parameters()), list(source.parameters()), 1 - momentum)
+
+
+def multilayer_perceptron(
+    sizes: Iterable[int], *, bias: bool = True, batch_norm: bool = True, last_norm: bool = False
+) -> nn.Sequential:
+    """Linear layers with (batch norm and) ReLU between them.
+
+    Args:
+        sizes: Widths from the input to the output; two or more.
+        bias: Whether the linear layers have a bias.
+        batch_norm: Whether a batch norm follows each hidden layer.
+        last_norm: Whether a batch norm without scale and shift follows the last layer.
+    """
+    sizes = list(sizes)
+    layers: list[nn.Module] = []
+    for width_in, width_out in zip(sizes[:-2], sizes[1:-1], strict=True):
+        layers.append(nn.Linear(width_in, width_out, bias=bias))
+        if batch_norm:
+            layers.append(nn.BatchNorm1d(width_out))
+        layers.append(nn.ReLU(inplace=True))
+    layers.append(nn.Linear(sizes[-2], sizes[-1], bias=bias))
+    if last_norm:
+        layers.append(nn.BatchNorm1d(sizes[-1], affine=False))
+    return nn.Sequential(*layers)

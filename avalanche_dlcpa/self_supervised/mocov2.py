@@ -1,0 +1,79 @@
+"""Step 1, plastic learning, with MoCo v2 (He et al., 2020; Chen et al., 2020) as L_ssl."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from avalanche_dlcpa.self_supervised import _solo_learn
+from avalanche_dlcpa.self_supervised.head import (
+    SelfSupervisedHead,
+    momentum_copy,
+    momentum_update_,
+)
+from avalanche_dlcpa.self_supervised.queue import enqueue_, random_unit_columns_
+
+
+class MoCoV2(SelfSupervisedHead):
+    """Contrast of the first view with a momentum encoder's key of the second and a queue of others.
+
+    As in the authors' runs there is no projector: the normalised features themselves are compared,
+    the momentum encoder moves before it encodes the keys, and only the first view enters the
+    cross-entropies.
+
+    Args:
+        temperature: Of the softmax over similarities. 0.07 in the authors' runs.
+        momentum: Of the momentum encoder. 0.999 in the authors' runs.
+        queue_size: Number of negatives, at least the batch size. 65,536 in the authors' runs.
+
+    Raises:
+        ImportError: solo-learn is missing.
+    """
+
+    queue: Tensor
+    queue_pointer: Tensor
+
+    def __init__(
+        self, *, temperature: float = 0.07, momentum: float = 0.999, queue_size: int = 65_536
+    ):
+        super().__init__()
+        self.temperature = temperature
+        self.momentum = momentum
+        self.queue_size = queue_size
+        self.loss = _solo_learn.load_loss("moco")
+        self._keys: Tensor | None = None
+
+    def build(self, plastic: nn.Module, num_features: int) -> None:
+        """Make the momentum encoder and the queue (D, queue_size)."""
+        self.momentum_encoder = momentum_copy(plastic)
+        self.register_buffer("queue", torch.zeros(num_features, self.queue_size))
+        self.register_buffer("queue_pointer", torch.zeros((), dtype=torch.long))
+
+    def before_training_exp(self) -> None:
+        """Refresh the queue with random unit columns."""
+        random_unit_columns_(self.queue)
+        self.queue_pointer.zero_()
+
+    def forward(
+        self, plastic: nn.Module, view1: Tensor, view2: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the InfoNCE loss and the features of ``view1``; see `SelfSupervisedHead`."""
+        assert self.momentum_encoder is not None
+        features = plastic(view1)
+        momentum_update_(self.momentum_encoder, plastic, momentum=self.momentum)
+        with torch.no_grad():
+            self._keys = F.normalize(self.momentum_encoder(view2), dim=1)
+        loss = self.loss(F.normalize(features, dim=1), self._keys, self.queue, self.temperature)
+        return loss, (features,)
+
+    def after_update(self, plastic: nn.Module) -> None:
+        """Let the keys enter the queue; not earlier, since the backward pass still reads it."""
+        assert self._keys is not None
+        enqueue_(self.queue, self.queue_pointer, self._keys)
+        self._keys = None
+
+    def after_training_exp(self) -> None:
+        """Forget the queue and the last keys."""
+        self.queue.zero_()
+        self._keys = None

@@ -1,0 +1,93 @@
+"""Step 1, plastic learning, with NNCLR (Dwibedi et al., 2021) as L_ssl."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from avalanche_dlcpa.self_supervised import _solo_learn
+from avalanche_dlcpa.self_supervised.head import SelfSupervisedHead, multilayer_perceptron
+from avalanche_dlcpa.self_supervised.queue import enqueue_, random_unit_columns_
+
+
+class NNCLR(SelfSupervisedHead):
+    """Contrast of a view with the nearest neighbour, in a queue, of the other view.
+
+    Projector D-2048-2048-256 with batch norm after each layer and predictor 256-4096-256. The queue
+    starts each task with random unit columns and is emptied at its end. Both views enter the
+    cross-entropies.
+
+    Args:
+        temperature: Of the softmax over similarities. 0.2, as solo-learn uses for 32x32 images.
+        queue_size: Number of past projections, at least the batch size.
+        hidden_features: Width of the projector's two hidden layers.
+        out_features: Length of projections and predictions.
+        predictor_features: Width of the predictor's hidden layer.
+
+    Raises:
+        ImportError: solo-learn is missing.
+    """
+
+    projector: nn.Module
+    predictor: nn.Module
+    queue: Tensor
+    queue_pointer: Tensor
+
+    def __init__(
+        self,
+        *,
+        temperature: float = 0.2,
+        queue_size: int = 65_536,
+        hidden_features: int = 2048,
+        out_features: int = 256,
+        predictor_features: int = 4096,
+    ):
+        super().__init__()
+        self.temperature = temperature
+        self.queue_size = queue_size
+        self.hidden_features = hidden_features
+        self.out_features = out_features
+        self.predictor_features = predictor_features
+        self.loss = _solo_learn.load_loss("nnclr")
+        self._keys: Tensor | None = None
+
+    def build(self, plastic: nn.Module, num_features: int) -> None:
+        """Make projector, predictor and the queue (out_features, queue_size)."""
+        hidden, out = self.hidden_features, self.out_features
+        self.projector = multilayer_perceptron([num_features, hidden, hidden, out], last_norm=True)
+        self.predictor = multilayer_perceptron([out, self.predictor_features, out])
+        self.register_buffer("queue", torch.zeros(out, self.queue_size))
+        self.register_buffer("queue_pointer", torch.zeros((), dtype=torch.long))
+
+    def before_training_exp(self) -> None:
+        """Refresh the queue with random unit columns."""
+        random_unit_columns_(self.queue)
+        self.queue_pointer.zero_()
+
+    def forward(
+        self, plastic: nn.Module, view1: Tensor, view2: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the loss, the mean of both directions, and the features of both views."""
+        features1, features2 = plastic(view1), plastic(view2)
+        projection1, projection2 = self.projector(features1), self.projector(features2)
+        loss = self._direction(projection1, self.predictor(projection2))
+        loss = (loss + self._direction(projection2, self.predictor(projection1))) / 2
+        self._keys = F.normalize(projection1.detach(), dim=1)
+        return loss, (features1, features2)
+
+    def _direction(self, projection: Tensor, prediction: Tensor) -> Tensor:
+        similarity = F.normalize(projection.detach(), dim=1) @ self.queue  # (B, Q)
+        neighbours = self.queue.index_select(1, similarity.argmax(dim=1)).T  # (B, D)
+        return self.loss(neighbours, prediction, self.temperature)
+
+    def after_update(self, plastic: nn.Module) -> None:
+        """Let the projections of the first view enter the queue."""
+        assert self._keys is not None
+        enqueue_(self.queue, self.queue_pointer, self._keys)
+        self._keys = None
+
+    def after_training_exp(self) -> None:
+        """Forget the queue and the last projections."""
+        self.queue.zero_()
+        self._keys = None

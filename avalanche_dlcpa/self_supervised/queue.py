@@ -1,0 +1,47 @@
+"""Step 1, plastic learning: the queue of past features of MoCo and NNCLR, as pure functions.
+
+A queue is a buffer of shape (D, Q), one unit vector a column, and a pointer to the column that is
+overwritten next. The paper refreshes it at the beginning of each task, since features of an earlier
+task would be exemplars (Section "Implementation details").
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def random_unit_columns_(queue: Tensor) -> Tensor:
+    """Fill a queue (D, Q) with random unit columns, in place, and return it."""
+    queue.copy_(F.normalize(torch.randn_like(queue), dim=0))
+    return queue
+
+
+@torch.no_grad()
+def enqueue_(queue: Tensor, pointer: Tensor, keys: Tensor) -> None:
+    """Write keys over the oldest columns of a queue and move its pointer, both in place.
+
+    Args:
+        queue: (D, Q).
+        pointer: The column to be overwritten next; an integer tensor without dimensions, on the
+            device of the queue, so that moving it needs no host synchronisation.
+        keys: (B, D) with B <= Q. Any B: the queue wraps round.
+
+    Raises:
+        ValueError: More keys than columns.
+
+    Example:
+        >>> queue, pointer = torch.zeros(1, 3), torch.tensor(2)
+        >>> enqueue_(queue, pointer, torch.tensor([[1.0], [2.0]]))
+        >>> queue.tolist(), pointer.item()
+        ([[2.0, 0.0, 1.0]], 1)
+    """
+    if len(keys) > queue.shape[1]:
+        raise ValueError(
+            f"Expected `queue_size` to be at least the batch size {len(keys)}, "
+            f"got {queue.shape[1]}: pass a head with a longer queue or use smaller batches."
+        )
+    columns = (pointer + torch.arange(len(keys), device=queue.device)) % queue.shape[1]
+    queue.index_copy_(1, columns, keys.T.to(queue.dtype))
+    pointer.add_(len(keys)).remainder_(queue.shape[1])

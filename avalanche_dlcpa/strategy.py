@@ -1,0 +1,435 @@
+"""DLCPA as an Avalanche strategy: the three steps of the paper's Algorithm 1, in Avalanche's loop."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from avalanche.benchmarks import OnlineCLExperience
+from avalanche.core import SupervisedPlugin
+from avalanche.training.plugins import EvaluationPlugin
+from avalanche.training.plugins.evaluation import default_evaluator
+from avalanche.training.templates import SupervisedTemplate
+from torch import Tensor, nn
+from torch.nn import CrossEntropyLoss
+from torch.optim import Optimizer
+
+from avalanche_dlcpa.alignment import ClassifierAlignment, SchedulerFactory
+from avalanche_dlcpa.averaging import ParameterAverage
+from avalanche_dlcpa.batch_norm import batch_norms, recalibrate_batch_norm_
+from avalanche_dlcpa.dual_learner import DualLearner, checked_features
+from avalanche_dlcpa.experiences import classes_of, task_label_of
+from avalanche_dlcpa.optimizer import (
+    ExperienceSchedule,
+    adopt_parameters_,
+    check_optimizer,
+    remove_parameters_,
+    split_parameters,
+)
+from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
+from avalanche_dlcpa.task_classifiers import MASK_MARGIN, ClassifierScope, scope_of
+from avalanche_dlcpa.training_guards import (
+    AtLeastTwo,
+    BatchNormGuard,
+    NonFiniteLossError,
+    check_finite,
+    preserved_random_states,
+    refuse_distributed,
+)
+from avalanche_dlcpa.views import PaperViews
+
+Views = Callable[[Tensor], Sequence[Tensor]]
+
+
+class DLCPAStrategy(SupervisedTemplate):
+    """Dual learner with cumulative parameter averaging, exemplar-free.
+
+    Takes Avalanche's keyword arguments, and those of the method:
+
+    Args:
+        model: Any classifier, whose last linear layer becomes the classifiers, or a `DualLearner`.
+        optimizer: Of the plastic learner, such as ``SGD(model.parameters(), lr=0.005)``. The
+            parameters of the self-supervised head join it, those of the model's head leave it.
+            It starts each experience without state (momentum), as in the authors' runs.
+        criterion: Of both cross-entropies. It gets logits (B, K) of the classes of the task alone,
+            and the columns of the labels among them.
+        ssl: Self-supervised loss: a name of `avalanche_dlcpa.self_supervised.HEADS`, a head, or None
+            (ablation a).
+        supervised_weight: The paper's lambda, the weight of the cross-entropy (Eq. 6).
+        classifier_lr: Learning rate of the classifiers' own SGD.
+        scheduler: Makes a schedule for ``optimizer``, anew in each experience and stepped once an
+            epoch, such as ``lambda optimizer: MultiStepLR(optimizer, [99])``.
+        classifier_scheduler: The same for the classifiers' optimizer.
+        views: Mini-batch (B, ...) -> two views like it. Default: `PaperViews`, and with
+            ``ssl=None`` the mini-batch itself.
+        head: Name of the model's last linear layer; default: see `find_head`.
+        average_source: What is averaged: ``"plastic"`` (the paper) or the head's ``"momentum"``
+            encoder (the authors' runs with MoCoV2 and BYOL).
+        bn_statistics: Batch norm of the stable learner at evaluation, see `DualLearner`.
+        stable_update: ``"cumulative"``, ``"ema"`` (ablation c) or ``"copy"`` (ablation d).
+        plastic_classifier: What guides the plastic learner: the ``"aligned"`` classifier of the
+            task, or a ``"temporary"`` one of its own (ablation b).
+        classifier_features: What the classifier is trained on: features of the ``"stable"`` learner,
+            or of the ``"plastic"`` one (ablation e).
+        train_mb_size: Mini-batch size in training; at least 2 with a self-supervised loss or batch
+            norm, so Avalanche's default of 1 does not do for those.
+        train_epochs: Epochs an experience.
+        eval_mb_size: Mini-batch size at evaluation.
+        device: Where to train.
+        plugins: Avalanche's plugins.
+        evaluator: Metrics and loggers.
+        eval_every: See Avalanche's `SupervisedTemplate`.
+        peval_mode: See Avalanche's `SupervisedTemplate`.
+
+    Attributes:
+        model: The `DualLearner`; in evaluation mode it answers with the stable learner.
+        ssl: The self-supervised head, or None.
+
+    Raises:
+        ValueError: Arguments that do not fit, see the message.
+        ImportError: solo-learn is missing; the message holds the command that installs it.
+
+    Source: the paper's Section "Methods" and Algorithm 1.
+    """
+
+    model: DualLearner
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: Optimizer,
+        criterion: Callable[[Tensor, Tensor], Tensor] = CrossEntropyLoss(),  # noqa: B008
+        ssl: str | SelfSupervisedHead | None = "mocov2",
+        supervised_weight: float = 10.0,
+        classifier_lr: float = 0.2,
+        scheduler: SchedulerFactory | None = None,
+        classifier_scheduler: SchedulerFactory | None = None,
+        views: Views | None = None,
+        head: str | None = None,
+        average_source: str = "plastic",
+        bn_statistics: str | None = None,
+        stable_update: str = "cumulative",
+        plastic_classifier: str = "aligned",
+        classifier_features: str = "stable",
+        train_mb_size: int = 1,
+        train_epochs: int = 1,
+        eval_mb_size: int | None = 1,
+        device: str | torch.device = "cpu",
+        plugins: Sequence[SupervisedPlugin] | None = None,
+        evaluator: EvaluationPlugin | Callable[[], EvaluationPlugin] = default_evaluator,
+        eval_every: int = -1,
+        peval_mode: str = "epoch",
+    ):
+        refuse_distributed()
+        _expect_choice("average_source", average_source, ("plastic", "momentum"))
+        _expect_choice("plastic_classifier", plastic_classifier, ("aligned", "temporary"))
+        _expect_choice("classifier_features", classifier_features, ("stable", "plastic"))
+        if not 0 <= supervised_weight < float("inf"):
+            raise ValueError(
+                "Expected `supervised_weight` to be finite and at least 0, "
+                f"got {supervised_weight}."
+            )
+        self.ssl = make_head(ssl)
+        self._needs_two = self.ssl is not None or bool(batch_norms(model))
+        _expect_batch_size(train_mb_size, self.ssl, self._needs_two)
+        average = functools.partial(ParameterAverage, update=stable_update)
+        average([])  # refuses an unknown rule before the model is touched
+        parameters = split_parameters(model, head)
+        check_optimizer(optimizer, parameters, self.ssl)
+
+        dual = _as_dual_learner(model, head, bn_statistics)
+        if self.ssl is not None:
+            self.ssl.build(dual.plastic, dual.num_features)
+        self._averaged = _module_to_average(dual, self.ssl, average_source)
+        adopt_parameters_(optimizer, parameters, self.ssl)
+        super().__init__(
+            model=dual,
+            optimizer=optimizer,
+            criterion=criterion,
+            train_mb_size=train_mb_size,
+            train_epochs=train_epochs,
+            eval_mb_size=eval_mb_size,
+            device=device,
+            plugins=plugins,
+            evaluator=evaluator,
+            eval_every=eval_every,
+            peval_mode=peval_mode,
+        )
+        self.supervised_weight = supervised_weight
+        self.views = PaperViews() if views is None and self.ssl is not None else views
+        self.plastic_classifier = plastic_classifier
+        self.classifier_features = classifier_features
+        self._schedule = ExperienceSchedule(optimizer, scheduler)
+        self._average = average(list(dual.stable.parameters()))
+        self._alignment = ClassifierAlignment(classifier_lr, classifier_scheduler)
+        self._forget_experience()
+
+    def _forget_experience(self) -> None:
+        """Hold nothing of an experience: no sample, feature or loader of it stays reachable."""
+        self._scope: ClassifierScope | None = None
+        self._temporary: nn.Linear | None = None
+        self._guard: BatchNormGuard | None = None
+        self._own_loader: Any = None
+        self._views: Tensor | None = None
+        self._logits: Tensor | None = None
+        self._targets: Tensor | None = None
+        self._ssl_loss: Tensor | float = 0.0
+
+    # Start of an experience ---------------------------------------------------------------------
+
+    def _before_training_exp(self, **kwargs: Any) -> None:
+        self._check_experience()
+        if self.ssl is not None:
+            self.ssl.to(self.device).train()
+            self.ssl.before_training_exp()
+        if isinstance(self.views, PaperViews):
+            self.views.fit(self.experience.dataset, _some_samples(self.experience.dataset))
+        super()._before_training_exp(**kwargs)
+        classes, task_label = classes_of(self.experience), task_label_of(self.experience)
+        mixed = self._has_other_samples(classes)
+        self._scope = scope_of(self.model.classifiers, task_label, classes, mixed=mixed)
+        self._average.begin(int(self.model.num_averaged))
+        self._alignment.begin(p for layer in self._scope.layers for p in layer.parameters())
+        self._schedule.begin()
+        if self.plastic_classifier == "temporary":
+            self._add_temporary_classifier()
+        self._guard = BatchNormGuard(self.model, *([] if self.ssl is None else [self.ssl]))
+        if self._needs_two:
+            self.dataloader = AtLeastTwo(self.dataloader)
+
+    def _check_experience(self) -> None:
+        if isinstance(self.experience, OnlineCLExperience):
+            raise ValueError(
+                "Expected whole experiences, got a piece of an online stream: DLCPA counts every "
+                "experience as a task of its average."
+            )
+        classes_of(self.experience)  # refuses an experience without samples
+        if self._needs_two and len(self.experience.dataset) < 2:
+            raise ValueError(
+                f"Expected experience {self.experience.current_experience} to hold at least 2 "
+                "samples for a self-supervised loss or batch norm, got 1."
+            )
+
+    def make_train_dataloader(self, **kwargs: Any) -> None:
+        """Make Avalanche's loader, and remember it: a plugin may put another in its place."""
+        super().make_train_dataloader(**kwargs)
+        self._own_loader = self.dataloader
+
+    def _has_other_samples(self, classes: list[int]) -> bool:
+        """Whether a plugin mixes samples of earlier tasks into the mini-batches (replay)."""
+        targets = getattr(self.adapted_dataset, "targets", classes)
+        present = getattr(targets, "uniques", None) or set(targets)
+        return self.dataloader is not self._own_loader or not present <= set(classes)
+
+    def check_model_and_optimizer(
+        self, reset_optimizer_state: bool = True, **kwargs: Any
+    ) -> None:
+        """Add the classifiers of new classes, and start the optimizer without state."""
+        self.model = self.model_adaptation()
+        self.make_optimizer(reset_optimizer_state=reset_optimizer_state)
+
+    def make_optimizer(self, reset_optimizer_state: bool = False, **kwargs: Any) -> None:
+        """Leave the parameters in the optimizer as they are: Theta and the self-supervised head.
+
+        Avalanche's own would add every parameter of the model.
+        """
+        if reset_optimizer_state:
+            self.optimizer.state.clear()
+
+    def _add_temporary_classifier(self) -> None:
+        assert self._scope is not None
+        like = self._scope.layers[0].weight
+        self._temporary = nn.Linear(
+            like.shape[1], len(self._scope.labels), device=like.device, dtype=like.dtype
+        )
+        self.optimizer.param_groups[0]["params"] += list(self._temporary.parameters())
+
+    # One iteration ------------------------------------------------------------------------------
+
+    def forward(self) -> Tensor:
+        """Answer the mini-batch; in training, with step 1's self-supervised loss on two views.
+
+        Returns:
+            Logits (B, W) by class label; in training those of the first view.
+        """
+        if not self.is_training:
+            return self.model(self.mb_x, self._task_labels())
+        assert self._scope is not None and self._guard is not None
+        self._guard.keep()
+        views = self._make_views(self.mb_x)
+        features: Sequence[Tensor]
+        if self.ssl is None:
+            self._ssl_loss, features = 0.0, (self.model.plastic(views[0]),)
+        else:
+            self._ssl_loss, features = self.ssl(self.model.plastic, *views)
+        together = checked_features(torch.cat(list(features)), self.model.num_features)
+        self._views = torch.cat(list(views[: len(features)]))
+        targets = self._scope.targets(self.mb_y, self._task_labels())
+        self._targets = targets.repeat(len(features))
+        self._logits = self._guide(together)
+        return self._by_label(self._logits[: len(targets)], targets)
+
+    def _task_labels(self) -> Tensor | None:
+        return self.mbatch[-1] if len(self.mbatch) > 2 else None
+
+    def _make_views(self, x: Tensor) -> Sequence[Tensor]:
+        if self.views is None:
+            return (x,)
+        views = self.views(x)
+        needed = 1 if self.ssl is None else 2
+        if len(views) < needed or any(len(view) != len(x) for view in views):
+            raise ValueError(
+                f"Expected `views` to return {needed} tensors of {len(x)} samples each, "
+                f"got {[tuple(view.shape) for view in views]}."
+            )
+        return views[:needed]
+
+    def _guide(self, features: Tensor) -> Tensor:
+        """Logits of the frozen classifier of the task, or of the temporary one, (B, K)."""
+        assert self._scope is not None
+        if self._temporary is not None:
+            return self._temporary(features)
+        return self._scope.logits(features, frozen=True)
+
+    def _by_label(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Order the logits of the scope by class label, for metrics and plugins."""
+        assert self._scope is not None
+        lowest = logits.detach().amin(dim=1, keepdim=True) - MASK_MARGIN
+        rows = lowest.expand(-1, self.model.classifiers.num_outputs)
+        allowed = self._scope.rivals_only(logits, targets)
+        return rows.scatter_reduce(1, self._scope.labels.expand_as(logits), allowed, "amax")
+
+    def criterion(self) -> Tensor:
+        """Eq. 6 in training, the plain criterion at evaluation."""
+        if not self.is_training:
+            return super().criterion()
+        assert self._logits is not None
+        return self._ssl_loss + self.supervised_weight * self._cross_entropy(self._logits)
+
+    def _cross_entropy(self, logits: Tensor) -> Tensor:
+        assert self._scope is not None and self._targets is not None
+        return self._criterion(self._scope.rivals_only(logits, self._targets), self._targets)
+
+    def backward(self) -> None:
+        """Backward pass of Eq. 6, unless the loss is not finite.
+
+        Raises:
+            NonFiniteLossError: With experience, epoch and iteration; nothing has been updated.
+        """
+        self._check_finite(self.loss, "loss")
+        super().backward()
+
+    def _check_finite(self, loss: Tensor, name: str) -> None:
+        assert self._guard is not None
+        try:
+            check_finite(loss, name=name, experience=self.experience, clock=self.clock)
+        except NonFiniteLossError:
+            self._guard.restore()
+            raise
+
+    def _after_update(self, **kwargs: Any) -> None:
+        """Step 2: the stable learner becomes the mean that includes the step just taken."""
+        if self.ssl is not None:
+            self.ssl.after_update(self.model.plastic)
+        self._average.update_(self._averaged.parameters())
+        super()._after_update(**kwargs)
+
+    def _after_training_iteration(self, **kwargs: Any) -> None:
+        """Step 3: one step of the classifier on the stable learner's features of the same views."""
+        assert self._scope is not None and self._views is not None
+        with torch.no_grad():
+            features = self.model.stable(self._views)  # also keeps its batch norm statistics up
+            if self.classifier_features == "plastic":
+                features = self.model.plastic(self._views)
+        loss = self._cross_entropy(self._scope.logits(features, frozen=False))
+        self._check_finite(loss, "classifier loss")
+        self._alignment.step_(loss)
+        super()._after_training_iteration(**kwargs)
+
+    def _after_training_epoch(self, **kwargs: Any) -> None:
+        self._schedule.end_epoch()
+        self._alignment.end_epoch()
+        super()._after_training_epoch(**kwargs)
+
+    # End of an experience -----------------------------------------------------------------------
+
+    def _after_training_exp(self, **kwargs: Any) -> None:
+        self._average.end(self._averaged.parameters())
+        self.model.num_averaged += 1
+        if self.model.bn_statistics == "recalibrated":
+            recalibrate_batch_norm_(
+                self.model.stable,
+                self.experience.dataset.eval(),
+                batch_size=self.train_mb_size,
+                device=self.device,
+            )
+        if self.ssl is not None:
+            self.ssl.after_training_exp()
+        self._alignment.end()
+        self.optimizer.zero_grad(set_to_none=True)
+        remove_parameters_(self.optimizer, self._temporary)
+        self._forget_experience()
+        super()._after_training_exp(**kwargs)
+
+    @torch.no_grad()
+    def eval(self, exp_list: Any, **kwargs: Any) -> dict[str, Any]:
+        """Evaluate; see Avalanche's `SupervisedTemplate`.
+
+        Changes no parameter, buffer or training flag, and leaves all random states as they were, so
+        that training does not depend on how often one evaluates.
+        """
+        with preserved_random_states(self.device):
+            return super().eval(exp_list, **kwargs)
+
+
+def _expect_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"Expected `{name}` to be one of {', '.join(choices)}, got '{value}'.")
+
+
+def _expect_batch_size(size: int, ssl: SelfSupervisedHead | None, needs_two: bool) -> None:
+    if needs_two and size < 2:
+        raise ValueError(
+            "Expected `train_mb_size` to be at least 2 with a self-supervised loss or batch norm, "
+            f"got {size}."
+        )
+    queue_size = getattr(ssl, "queue_size", size)
+    if queue_size < size:
+        raise ValueError(
+            f"Expected the head's `queue_size` to be at least `train_mb_size` {size}, "
+            f"got {queue_size}."
+        )
+
+
+def _as_dual_learner(model: nn.Module, head: str | None, bn_statistics: str | None) -> DualLearner:
+    if not isinstance(model, DualLearner):
+        return DualLearner(model, head=head, bn_statistics=bn_statistics or "running")
+    if head is not None or bn_statistics not in (None, model.bn_statistics):
+        raise ValueError(
+            "Expected a DualLearner to come without `head` and `bn_statistics`, got "
+            f"head={head!r}, bn_statistics={bn_statistics!r}: give them to DualLearner(...)."
+        )
+    return model
+
+
+def _some_samples(dataset: Any, most: int = 64) -> Tensor:
+    """Samples of all over a dataset, as evaluation sees them, (at most about 2 * most, ...)."""
+    plain = dataset.eval()
+    return torch.stack([plain[i][0] for i in range(0, len(plain), max(1, len(plain) // most))])
+
+
+def _module_to_average(
+    dual: DualLearner, ssl: SelfSupervisedHead | None, average_source: str
+) -> nn.Module:
+    if average_source == "plastic":
+        return dual.plastic
+    momentum_encoder = None if ssl is None else ssl.momentum_encoder
+    if momentum_encoder is None:
+        raise ValueError(
+            "Expected a head with a momentum encoder for average_source='momentum', such as "
+            f"ssl='mocov2' or 'byol', got {type(ssl).__name__}: use average_source='plastic'."
+        )
+    return momentum_encoder

@@ -1,0 +1,215 @@
+"""The classifiers Gamma_1 .. Gamma_T: one linear layer a task, side by side (Eq. 4-5)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from avalanche_dlcpa.model_head import HeadStart
+
+MASK_MARGIN = 1000.0  # how far below its row's lowest logit a class lies that may not answer
+
+
+class TaskClassifiers(nn.Module):
+    """Linear classifiers, one for the new classes of each task, on the same features.
+
+    A class is known by its task label and its class label, so that labels may restart at 0 in each
+    task. A class that comes back in a later experience keeps its row, which is trained further.
+
+    Args:
+        start: The rows that the user's head already had.
+
+    Attributes:
+        layers: The classifiers, in the order of learning.
+        keys: The (task label, class label) of each column of all classifiers side by side.
+        num_outputs: W, one more than the largest class label met.
+    """
+
+    def __init__(self, start: HeadStart):
+        super().__init__()
+        self.layers = nn.ModuleList()
+        self.keys: list[tuple[int, int]] = []
+        self.num_outputs = 0
+        self._start = start
+        self._columns: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def in_features(self) -> int:
+        """D, the length of a feature vector."""
+        return self._start.in_features
+
+    def widen(self, num_outputs: int) -> None:
+        """Make answers at least so wide; changes nothing but the width of `answer`."""
+        self.num_outputs = max(self.num_outputs, num_outputs)
+
+    def add(self, task_label: int, classes: list[int]) -> None:
+        """Add a classifier for those of the classes that have none yet."""
+        known = set(self.keys)
+        new = [label for label in classes if (task_label, label) not in known]
+        if new:
+            layer = self._start.linear(task_label, new)
+            device = self.layers[0].weight.device if self.layers else None
+            self.layers.append(layer.to(device))
+            self.keys += [(task_label, label) for label in new]
+            self._columns = None
+        self.widen(max(classes) + 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits of all classifiers side by side, (B, D) -> (B, K), columns as in `keys`."""
+        if not self.layers:
+            return features.new_zeros(len(features), 0)
+        return F.linear(features, *_side_by_side(list(self.layers)))
+
+    def answer(self, logits: Tensor, task_labels: Tensor | int | None = None) -> Tensor:
+        """Order logits (B, K) by class label, (B, W); see `DualLearner.forward`.
+
+        Raises:
+            ValueError: No task labels, although a class label belongs to several tasks.
+        """
+        tasks, labels = self._column_index(logits.device)
+        if task_labels is None:
+            self._check_unique_labels()
+            allowed = torch.ones_like(logits, dtype=torch.bool)
+        else:
+            given = torch.as_tensor(task_labels, device=logits.device).expand(len(logits))
+            allowed = tasks == given.unsqueeze(1)
+        if logits.shape[1] == 0:
+            lowest = logits.new_full((len(logits), 1), -MASK_MARGIN)
+        else:
+            lowest = logits.detach().amin(dim=1, keepdim=True) - MASK_MARGIN
+        answer = lowest.expand(-1, self.num_outputs)
+        answer = answer.scatter_reduce(
+            1, labels.expand_as(logits), torch.where(allowed, logits, lowest), "amax"
+        )
+        return answer if self.training else _with_none_of_these(answer, lowest, allowed)
+
+    def _check_unique_labels(self) -> None:
+        labels = [label for _, label in self.keys]
+        if len(set(labels)) < len(labels):
+            raise ValueError(
+                "Expected `task_labels`, since class labels restart in each task of this stream, "
+                "got None: call model(x, task_labels)."
+            )
+
+    def _column_index(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Task label and class label of each column, (K,) each, kept on the device."""
+        if self._columns is None or self._columns[0].device != device:
+            tasks, labels = zip(*self.keys, strict=True) if self.keys else ((), ())
+            self._columns = (
+                torch.tensor(tasks, dtype=torch.long, device=device),
+                torch.tensor(labels, dtype=torch.long, device=device),
+            )
+        return self._columns
+
+
+def _side_by_side(layers: list[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+    if len(layers) == 1:
+        return layers[0].weight, layers[0].bias
+    weight = torch.cat([layer.weight for layer in layers])
+    has_bias = layers[0].bias is not None
+    return weight, torch.cat([layer.bias for layer in layers]) if has_bias else None
+
+
+def _with_none_of_these(answer: Tensor, lowest: Tensor, allowed: Tensor) -> Tensor:
+    """Add a largest column, beyond all labels, where no class may answer."""
+    nothing = ~allowed.any(dim=1, keepdim=True)
+    if not nothing.any():
+        return answer
+    return torch.cat([answer, torch.where(nothing, lowest + MASK_MARGIN, lowest)], dim=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifierScope:
+    """The classes among which the samples of a training experience compete.
+
+    The cross-entropies of a task range over the classes of that task only. Where a replay plugin
+    mixes in samples of earlier tasks, each sample competes within its own task.
+
+    Attributes:
+        layers: The classifiers that hold these classes.
+        columns: Their columns in the layers side by side, (K,); None: all, in order.
+        labels: Class label of each of them, (K,).
+        lookup: Column of a (task label, class label), (tasks, W), -1 for any other class.
+        rivals: Which columns compete with which, (K, K), or None: all with all.
+    """
+
+    layers: list[nn.Linear]
+    columns: Tensor | None
+    labels: Tensor
+    lookup: Tensor
+    rivals: Tensor | None
+
+    def logits(self, features: Tensor, *, frozen: bool) -> Tensor:
+        """Logits (B, K) of features (B, D).
+
+        Args:
+            features: Of the plastic learner (Eq. 6) or of the stable one (Eq. 9).
+            frozen: Whether the classifiers only pass the gradient on to the features.
+        """
+        weight, bias = _side_by_side(self.layers)
+        if frozen:
+            weight, bias = weight.detach(), None if bias is None else bias.detach()
+        logits = F.linear(features, weight, bias)
+        return logits if self.columns is None else logits.index_select(1, self.columns)
+
+    def targets(self, labels: Tensor, task_labels: Tensor | None) -> Tensor:
+        """Columns (B,) of the class labels (B,) of a mini-batch.
+
+        Raises:
+            ValueError: A replayed sample of a class that has never been trained.
+        """
+        tasks = torch.zeros_like(labels) if task_labels is None else task_labels
+        targets = self.lookup[tasks, labels]
+        if self.rivals is not None and (targets < 0).any():
+            raise ValueError(
+                f"Expected replayed samples of classes trained before, got class labels "
+                f"{labels[targets < 0].unique().tolist()}: start with an empty buffer."
+            )
+        return targets
+
+    def rivals_only(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Logits (B, K) with those classes masked that do not compete with a sample's own."""
+        if self.rivals is None:
+            return logits
+        return logits.masked_fill(~self.rivals[targets], -torch.inf)
+
+
+def scope_of(
+    classifiers: TaskClassifiers, task_label: int, classes: list[int], *, mixed: bool = False
+) -> ClassifierScope:
+    """The scope of an experience.
+
+    Args:
+        classifiers: All classifiers; those of the experience have been added.
+        task_label: Of the experience.
+        classes: Of the experience.
+        mixed: Whether samples of earlier tasks come along.
+    """
+    device = classifiers.layers[0].weight.device
+    current = {(task_label, label) for label in classes}
+    layers, keys, groups = [], [], []
+    column = 0
+    for index, layer in enumerate(classifiers.layers):
+        layer_keys = classifiers.keys[column : column + layer.out_features]
+        column += layer.out_features
+        if mixed or current.intersection(layer_keys):
+            layers.append(layer)
+            keys += layer_keys
+            groups += [-1 if key in current else index for key in layer_keys]
+    kept = range(len(keys)) if mixed else [i for i, key in enumerate(keys) if key in current]
+    columns = None if len(kept) == len(keys) else torch.tensor(kept, device=device)
+    keys, groups = [keys[i] for i in kept], [groups[i] for i in kept]
+    lookup = torch.full((max(t for t, _ in keys) + 1, classifiers.num_outputs), -1)
+    for index, (task, label) in enumerate(keys):
+        lookup[task, label] = index
+    group = torch.tensor(groups, device=device)
+    return ClassifierScope(
+        layers=layers,
+        columns=columns,
+        labels=torch.tensor([label for _, label in keys], device=device),
+        lookup=lookup.to(device),
+        rivals=group.unsqueeze(1) == group if mixed else None,
+    )

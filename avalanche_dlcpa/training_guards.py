@@ -1,0 +1,128 @@
+"""What keeps a training run from going wrong without a word: loaders, losses, processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from avalanche_dlcpa.batch_norm import batch_norms
+
+
+class NonFiniteLossError(ValueError):
+    """The loss became NaN or infinite; the strategy is as it was before that mini-batch."""
+
+
+class AtLeastTwo:
+    """A loader without its mini-batches of one sample, with a warning at the first it leaves out.
+
+    Batch norm and the contrastive losses are undefined on one sample; an epoch's last mini-batch may
+    hold just one.
+
+    Args:
+        loader: Yields mini-batches, sequences of tensors with a leading sample axis.
+    """
+
+    def __init__(self, loader: Any):
+        self.loader = loader
+        self.warned = False
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.loader:
+            if len(batch[0]) >= 2:
+                yield batch
+            elif not self.warned:
+                self.warned = True
+                warnings.warn(
+                    "A mini-batch of one sample was skipped, since batch norm and contrastive "
+                    "losses need two; choose another train_mb_size to use every sample.",
+                    stacklevel=2,
+                )
+
+
+class BatchNormGuard:
+    """Keeps the running statistics of batch norm as they were before a forward pass.
+
+    A forward pass in training mode writes them before anyone can see that its loss is not finite.
+
+    Args:
+        modules: The modules whose batch norm layers are watched.
+    """
+
+    def __init__(self, *modules: nn.Module):
+        layers = [layer for module in modules for layer in batch_norms(module)]
+        self.buffers = [buffer for layer in layers for buffer in layer.buffers()]
+        self.kept = [buffer.clone() for buffer in self.buffers]
+
+    def keep(self) -> None:
+        """Remember the statistics."""
+        if self.buffers:
+            torch._foreach_copy_(self.kept, self.buffers)
+
+    def restore(self) -> None:
+        """Put the remembered statistics back."""
+        if self.buffers:
+            torch._foreach_copy_(self.buffers, self.kept)
+
+
+def check_finite(loss: Tensor, *, name: str, experience: Any, clock: Any) -> None:
+    """Raise if a loss is not finite.
+
+    Args:
+        loss: A tensor of one element.
+        name: What it is a loss of.
+        experience: The experience in training.
+        clock: The strategy's clock.
+
+    Raises:
+        NonFiniteLossError: With experience, epoch and iteration (all counted from 0).
+    """
+    value = float(loss.detach())
+    if value - value != 0:  # NaN or infinite
+        raise NonFiniteLossError(
+            f"Expected a finite {name}, got {value} in experience {experience.current_experience}, "
+            f"epoch {clock.train_exp_epochs}, iteration {clock.train_epoch_iterations}: look at "
+            "the samples of that mini-batch, or lower the learning rate or `supervised_weight`. "
+            "The model is as it was before that mini-batch."
+        )
+
+
+@contextlib.contextmanager
+def preserved_random_states(device: torch.device) -> Iterator[None]:
+    """Within this context random numbers may be drawn that nobody outside it misses.
+
+    Covers Python, NumPy, torch on the CPU and on the given device.
+    """
+    python, numpy = random.getstate(), np.random.get_state()
+    devices = [device] if device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+def refuse_distributed() -> None:
+    """Raise where several processes would train together.
+
+    Raises:
+        ValueError: Started by torchrun, or in a process group, of more than one process.
+    """
+    group = torch.distributed.is_available() and torch.distributed.is_initialized()
+    size = torch.distributed.get_world_size() if group else int(os.environ.get("WORLD_SIZE", "1"))
+    if size > 1:
+        raise ValueError(
+            f"Expected one process, got a group of {size}: DLCPA does not average over processes. "
+            "Start it without torchrun, or one run on each device."
+        )

@@ -1,0 +1,421 @@
+"""Step 1 of the paper's loop: mini-batch -> two augmented views (per image, on the batch's device).
+
+The distribution is that of the authors' runs; the paper does not state it. One difference: every
+image has its own random numbers, where theirs shared one draw in a batch. Shapes are static and
+nothing waits for the device, so that a training step and its views fit into one CUDA graph.
+"""
+
+import copy
+import math
+import warnings
+from collections.abc import Sequence
+
+import torch
+from avalanche.benchmarks.utils import TransformGroups
+from torch import Tensor, nn
+from torchvision.datasets.vision import StandardTransform
+from torchvision.transforms import Normalize, v2
+
+# the operations of the colour jitter, numbered as in torchvision's `ColorJitter.get_params`
+BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+NUM_CROP_TRIES = 10
+# 9 decisions and strengths, 4 for the order of the colour operations, 2 a try and 2 for the place
+NUM_DRAWS = 9 + 4 + 2 * NUM_CROP_TRIES + 2
+MIN_SIZE = 8
+
+
+class PaperViews:
+    """Two random views of every image, as in the authors' runs.
+
+    In this order: ColorJitter(0.8, 0.8, 0.8, 0.2) with probability 0.3, grayscale with 0.2,
+    horizontal flip with 0.5, GaussianBlur(3, sigma 1 to 2) with 0.2, RandomResizedCrop to the size
+    of the image. The stream's normalisation is undone before and redone after. Random numbers come
+    from torch's global generator of the batch's device.
+
+    Args:
+        mean: Mean of the stream's normalisation, one number or one a channel. With neither `mean`
+            nor `std`, `fit` looks them up; until then pixels are taken as they are (0 and 1).
+        std: Its standard deviation, likewise.
+
+    Raises:
+        ValueError: If `mean` or `std` is not a sequence of finite numbers, or `std` not above 0.
+
+    Example:
+        >>> x = (torch.rand(4, 3, 32, 32) - 0.5) / 0.25
+        >>> view1, view2 = PaperViews(mean=[0.5], std=[0.25])(x)
+        >>> view1.shape, view2.shape
+        (torch.Size([4, 3, 32, 32]), torch.Size([4, 3, 32, 32]))
+    """
+
+    def __init__(
+        self, *, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
+    ) -> None:
+        self._is_given = mean is not None or std is not None
+        self._is_guessed = False
+        self.mean = _to_constants((0.0,) if mean is None else mean, name="mean")
+        self.std = _to_constants((1.0,) if std is None else std, name="std")
+        if min(self.std) <= 0:
+            raise ValueError(f"Expected `std` to be above 0, got {std}; leave it out for 1")
+
+    def fit(self, dataset: object, sample: Tensor | None = None) -> None:
+        """Set `mean` and `std` for an experience, unless the user gave them.
+
+        Args:
+            dataset: Dataset of the experience, for `find_normalization`.
+            sample: Mini-batch (B, C, H, W) of it. If no normalisation is found and the sample
+                leaves [0, 1], its range in each channel stands in for good, with a warning. Only
+                these numbers are kept.
+
+        Raises:
+            ValueError: If the dataset has different normalisations or `sample` is no image batch.
+        """
+        if self._is_given:
+            return
+        found = find_normalization(dataset)
+        if found is not None:
+            (self.mean, self.std), self._is_guessed = found, False
+        elif not self._is_guessed:
+            self.mean, self.std = (0.0,), (1.0,)
+            if sample is not None:
+                self._guess_from(sample)
+
+    def _guess_from(self, sample: Tensor) -> None:
+        _check_images(sample)
+        low = sample.amin(dim=(0, 2, 3)).tolist()
+        high = sample.amax(dim=(0, 2, 3)).tolist()
+        if min(low) >= -1e-3 and max(high) <= 1 + 1e-3:
+            return
+        self._is_guessed = True
+        self.mean = tuple(low)
+        # a constant channel has no range to divide by
+        self.std = tuple(b - a if b > a else 1.0 for a, b in zip(low, high, strict=True))
+        warnings.warn(
+            "Found no Normalize in the training transforms, but pixels in the range "
+            f"[{min(low):.4g}, {max(high):.4g}]. The views map this range, channel by channel, to "
+            "[0, 1], where their colour operations work. `views=PaperViews(mean=..., std=...)` "
+            "states the true constants.",
+            stacklevel=3,
+        )
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Draw two independent views.
+
+        Args:
+            x: Images (B, C, H, W), floating, as the stream delivers them; C = 1 or 3, H, W >= 8.
+
+        Returns:
+            Two tensors of the shape, dtype and device of `x`.
+
+        Raises:
+            ValueError: If `x` is no such batch, or `mean` or `std` has another number of channels.
+        """
+        _check_images(x)
+        # half precision is too coarse for colours; one batch of both views saves operations
+        images = x.to(torch.promote_types(x.dtype, torch.float32))
+        mean = _per_channel(self.mean, like=images, name="mean")
+        std = _per_channel(self.std, like=images, name="std")
+        pixels = (images * std + mean).repeat(2, 1, 1, 1)
+        uniform = torch.rand(NUM_DRAWS, len(pixels), dtype=pixels.dtype, device=pixels.device)
+        views = (augment(pixels, uniform=uniform) - mean) / std
+        view1, view2 = views.to(x.dtype).chunk(2)
+        return view1, view2
+
+
+def find_normalization(dataset: object) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Find the torchvision `Normalize` (v1 or v2) in the training transforms of a dataset.
+
+    It looks into transform groups, nested datasets and the transforms of the datasets at the bottom;
+    no sample is loaded. A normalisation inside a function of the user's own stays unseen.
+
+    Args:
+        dataset: An `AvalancheDataset`, such as `experience.dataset`, or any torch dataset.
+
+    Returns:
+        `(mean, std)` as given to the `Normalize`, or None if there is none.
+
+    Raises:
+        ValueError: If there are different ones.
+    """
+    found = {}
+    seen: dict[int, object] = {}  # keeps its objects alive, lest a new one gets an id of theirs
+    stack = [dataset]
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen[id(node)] = node
+        if isinstance(node, Normalize | v2.Normalize):
+            found[tuple(map(float, node.mean)), tuple(map(float, node.std))] = node
+        stack.extend(_inside(node))
+    if len(found) > 1:
+        raise ValueError(
+            "Expected `dataset` to have one Normalize in its training transforms, got "
+            f"{list(found.values())}; state the constants: `views=PaperViews(mean=..., std=...)`"
+        )
+    return next(iter(found), None)
+
+
+def _inside(node: object) -> list[object]:
+    """What a dataset, a transform group or a transform consists of; training transforms only."""
+    if isinstance(node, TransformGroups):
+        # from a copy, as reading a default group adds its key, which changes the dataset
+        return [copy.copy(node)["train"]]
+    if isinstance(node, nn.Sequential):
+        return list(node)
+    parts: list[object] = []
+    datasets = ("_flat_data", "_datasets", "datasets", "dataset")
+    groups = ("_frozen_transform_groups", "_transform_groups")
+    for name in (*datasets, *groups, "transforms", "transform"):
+        part = getattr(node, name, None)
+        # a list with a name in the singular may be one of samples: not to be walked through
+        if isinstance(part, list | tuple | nn.ModuleList) and name.endswith("s"):
+            parts.extend(part)
+        # torchvision's pair of `transform` and `target_transform`, stale where these were replaced
+        elif not isinstance(part, StandardTransform):
+            parts.append(part)
+    return parts
+
+
+def augment(x: Tensor, *, uniform: Tensor) -> Tensor:
+    """One random view of every image, from given random numbers.
+
+    Args:
+        x: Images (B, C, H, W) with values in [0, 1].
+        uniform: Independent random numbers in [0, 1), (NUM_DRAWS, B).
+
+    Returns:
+        The views (B, C, H, W).
+    """
+    jitter, gray, flip, blur, brightness, contrast, saturation, hue, sigma = uniform[:9]
+    jittered = jitter_color(
+        x,
+        brightness=0.2 + 1.6 * brightness,
+        contrast=0.2 + 1.6 * contrast,
+        saturation=0.2 + 1.6 * saturation,
+        hue=0.4 * hue - 0.2,
+        order=uniform[9:13].argsort(dim=0).T,
+    )
+    # lerp by 0 or 1 is exact, and on a CPU several times faster than torch.where
+    x = x.lerp(jittered, _per_image((jitter < 0.3).to(x.dtype)))
+    x = x.lerp(grayscale(x), _per_image((gray < 0.2).to(x.dtype)))
+    return warp(
+        x,
+        box=crop_boxes(uniform[13:], size=(x.shape[2], x.shape[3])),
+        flip=flip < 0.5,
+        sigma=torch.where(blur < 0.2, 1 + sigma, 0.0),
+    )
+
+
+def grayscale(x: Tensor) -> Tensor:
+    """Luminance (B, 1, H, W) of images (B, 1 or 3, H, W), as torchvision's `rgb_to_grayscale`."""
+    if x.shape[1] == 1:
+        return x
+    red, green, blue = x.split(1, dim=1)
+    return (0.2989 * red).add_(green, alpha=0.587).add_(blue, alpha=0.114)
+
+
+def jitter_color(
+    x: Tensor,
+    *,
+    brightness: Tensor,
+    contrast: Tensor,
+    saturation: Tensor,
+    hue: Tensor,
+    order: Tensor,
+) -> Tensor:
+    """Colour jitter, each image with its own numbers: torchvision's `adjust_*`, one after another.
+
+    Args:
+        x: Images (B, C, H, W), C = 1 or 3; values are clamped to [0, 1] first.
+        brightness: Factors (B,), at least 0.
+        contrast: Factors (B,), at least 0.
+        saturation: Factors (B,), at least 0; without effect if C = 1.
+        hue: Shifts (B,) in turns of the colour circle; without effect if C = 1.
+        order: Operations (B, 4) in their order, each row a permutation of 0 (brightness),
+            1 (contrast), 2 (saturation), 3 (hue).
+
+    Returns:
+        The jittered images (B, C, H, W).
+
+    Example:
+        >>> one, order = torch.ones(1), torch.tensor([[3, 2, 1, 0]])
+        >>> x = torch.full((1, 3, 1, 1), 0.25)
+        >>> args = dict(contrast=one, saturation=one, hue=0 * one, order=order)
+        >>> jitter_color(x, brightness=2 * one, **args).flatten()
+        tensor([0.5000, 0.5000, 0.5000])
+    """
+    x = x.clamp(0, 1)
+    one = torch.ones_like(brightness)
+    is_colored = x.shape[1] == 3
+    factors = torch.stack((brightness, contrast, saturation if is_colored else one, one), dim=1)
+    factors = factors.gather(1, order)
+    step = torch.arange(4, device=x.device)
+    hue_step = (order == HUE).int().argmax(dim=1, keepdim=True)
+    # One hue rotation serves all orders: an image's blends before its hue come first, the others
+    # last. A blend with factor 1 changes nothing, so every image can go through all six.
+    before = torch.where(step < hue_step, factors, 1.0)
+    after = torch.where(step > hue_step, factors, 1.0)
+    for k in (0, 1, 2):
+        x = _blend(x, factor=before[:, k], operation=order[:, k])
+    if is_colored:
+        x = _rotate_hue(x, turns=hue)
+    for k in (1, 2, 3):
+        x = _blend(x, factor=after[:, k], operation=order[:, k])
+    return x
+
+
+def _blend(x: Tensor, *, factor: Tensor, operation: Tensor) -> Tensor:
+    """Move x away from black (brightness), its mean gray (contrast) or its gray (saturation)."""
+    gray = grayscale(x)
+    mean = gray.mean(dim=(2, 3), keepdim=True)
+    to_gray = _per_image((1 - factor) * (operation == SATURATION))
+    to_mean = _per_image((1 - factor) * (operation == CONTRAST))
+    return (_per_image(factor) * x).add_(to_gray * gray + to_mean * mean).clamp_(0, 1)
+
+
+def _rotate_hue(x: Tensor, *, turns: Tensor) -> Tensor:
+    """Add `turns` (B,) to the hue of images (B, 3, H, W); HSV value and chroma stay."""
+    red, green, blue = x.split(1, dim=1)
+    value = x.amax(dim=1, keepdim=True)
+    chroma = value - x.amin(dim=1, keepdim=True)
+    # The hue in sixths of a turn counts from the largest channel: red 0, green 2, blue 4. Chosen
+    # by lerp, as torch.where is slow on a CPU: 0 where the channel is the largest, else 1.
+    not_red, not_green = (value - red).sign_(), (value - green).sign_()
+    from_green = (blue - red).add_(chroma, alpha=2)
+    from_blue = (red - green).add_(chroma, alpha=4)
+    sixths = (green - blue).lerp(from_green.lerp(from_blue, not_green), not_red)
+    sixths = sixths / chroma.clamp(min=1e-20) + _per_image(6 * turns)
+    # And back without the six cases: each channel is the value minus the chroma times the same
+    # periodic trapezium of the hue, moved by 5, 3 and 1 sixths.
+    shift = torch.arange(5, 0, -2, dtype=x.dtype, device=x.device).view(3, 1, 1)
+    phase = sixths + shift
+    phase = phase.sub((phase / 6).floor_(), alpha=6)
+    return value - chroma * (2 - (phase - 2).abs_()).clamp_(0, 1)
+
+
+def crop_boxes(uniform: Tensor, *, size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Crops distributed as by torchvision's `RandomResizedCrop.get_params`, default arguments.
+
+    Args:
+        uniform: Independent random numbers in [0, 1), (2 * NUM_CROP_TRIES + 2, B).
+        size: (H, W) of the images.
+
+    Returns:
+        `(top, left, height, width)`, (B,) each, whole numbers in floating dtype.
+    """
+    all_rows, all_columns = size
+    draw_area, draw_ratio, place = uniform.split([NUM_CROP_TRIES, NUM_CROP_TRIES, 2])
+    area = all_rows * all_columns * (0.08 + 0.92 * draw_area)
+    ratio = torch.exp(math.log(4 / 3) * (2 * draw_ratio - 1))
+    # if no try fits: the largest crop, in the centre. As a last try, it needs no case of its own
+    last_height = min(all_rows, round(all_columns * 4 / 3))
+    last_width = min(all_columns, round(all_rows * 4 / 3))
+    last = torch.ones_like(place[:1])
+    heights = torch.cat([(area / ratio).sqrt().round(), last_height * last])
+    widths = torch.cat([(area * ratio).sqrt().round(), last_width * last])
+    fits = (heights <= all_rows) & (widths <= all_columns)
+    first = fits.int().argmax(dim=0, keepdim=True)
+    height, width = heights.gather(0, first)[0], widths.gather(0, first)[0]
+    room = torch.stack((all_rows - height, all_columns - width))
+    # the minimum, since place * (room + 1) may be rounded up to room + 1
+    corner = (place * (room + 1)).floor().minimum(room)
+    top, left = torch.where(first == NUM_CROP_TRIES, (room / 2).floor(), corner)
+    return top, left, height, width
+
+
+def warp(
+    x: Tensor, *, box: tuple[Tensor, Tensor, Tensor, Tensor], flip: Tensor, sigma: Tensor
+) -> Tensor:
+    """Flip, blur, crop and resize, each image in its own way.
+
+    Equal to torchvision's `hflip`, `gaussian_blur` with a kernel of 3, and bilinear `resized_crop`
+    back to (H, W), in this order. All of them are linear in the rows and in the columns, so one
+    matrix for the rows and one for the columns of an image do everything.
+
+    Args:
+        x: Images (B, C, H, W), H and W at least 2.
+        box: `(top, left, height, width)` of the crop, (B,) each, inside the image.
+        flip: Which images to mirror left to right, bool (B,).
+        sigma: Standard deviation of the blur in pixels (B,), 0 for none.
+
+    Returns:
+        The images (B, C, H, W).
+    """
+    top, left, height, width = box
+    rows = _resize_matrix(top, height, size=x.shape[2], flip=torch.zeros_like(flip))
+    columns = _resize_matrix(left, width, size=x.shape[3], flip=flip)
+    neighbor = torch.exp(-0.5 / sigma**2).view(-1, 1, 1)
+    neighbor = neighbor / (1 + 2 * neighbor)
+    # autocast would round these products to half precision
+    with torch.autocast(x.device.type, enabled=False):
+        rows = rows + neighbor * (rows @ _second_difference(rows))
+        columns = columns + neighbor * (columns @ _second_difference(columns))
+        return rows.unsqueeze(1) @ (x.flatten(1, 2) @ columns.mT).view_as(x)
+
+
+def _resize_matrix(start: Tensor, length: Tensor, *, size: int, flip: Tensor) -> Tensor:
+    """Bilinear weights (B, size, size) that stretch `length` pixels from `start` on to `size`."""
+    pixel = torch.arange(size, dtype=start.dtype, device=start.device)
+    start, length = start.unsqueeze(1), length.unsqueeze(1)
+    source = start - 0.5 + (pixel + 0.5) * (length / size)
+    # never beyond the crop: its pixels at the border are continued
+    source = source.maximum(start).minimum(start + length - 1)
+    source = torch.where(flip.unsqueeze(1), size - 1 - source, source)
+    return (1 - (source.unsqueeze(2) - pixel).abs_()).clamp_(min=0)
+
+
+def _second_difference(like: Tensor) -> Tensor:
+    """Matrix of left - 2 * middle + right neighbour, mirrored at the ends, for lines of `like`."""
+    last = like.shape[-1] - 1
+    pixel = torch.arange(last + 1, device=like.device)
+    middle = pixel.unsqueeze(1)
+    left, right = (middle - 1).abs(), last - (last - middle - 1).abs()
+    return (pixel == left).to(like.dtype) - 2.0 * (pixel == middle) + 1.0 * (pixel == right)
+
+
+def _per_image(values: Tensor) -> Tensor:
+    return values.view(-1, 1, 1, 1)
+
+
+def _per_channel(values: tuple[float, ...], *, like: Tensor, name: str) -> Tensor:
+    if len(values) not in (1, like.shape[1]):
+        raise ValueError(
+            f"Expected `{name}` to be one number or one for each channel of `x`, got {len(values)} "
+            f"for {like.shape[1]}; pass `views=PaperViews(mean=..., std=...)` for these images"
+        )
+    # filled on the device, as a copy from the host would wait
+    return torch.cat([like.new_full((1, 1, 1), value) for value in values])
+
+
+def _to_constants(values: Sequence[float], *, name: str) -> tuple[float, ...]:
+    try:
+        constants = tuple(map(float, values))
+    except (TypeError, ValueError):
+        constants = ()
+    if not constants or not all(map(math.isfinite, constants)):
+        raise ValueError(
+            f"Expected `{name}` to be a sequence of finite numbers, got {values!r}; give one, such "
+            "as [0.5], or one a channel"
+        )
+    return constants
+
+
+def _check_images(x: Tensor) -> None:
+    own = "pass a callable of your own as `views=`"
+    if x.ndim != 4:
+        raise ValueError(
+            f"Expected `x` to be images of shape (B, C, H, W), got {tuple(x.shape)}; {own}, or "
+            "`ssl=None`"
+        )
+    if not x.is_floating_point():
+        raise ValueError(
+            f"Expected `x` to be of a floating dtype, got {x.dtype}; add ToTensor() to the "
+            "transforms of the benchmark"
+        )
+    if x.shape[1] not in (1, 3):
+        raise ValueError(f"Expected `x` to be of 1 or 3 channels, got {x.shape[1]}; {own}")
+    if min(x.shape[2:]) < MIN_SIZE:
+        raise ValueError(
+            f"Expected `x` to be at least {MIN_SIZE} pixels high and wide, got "
+            f"{tuple(x.shape[2:])}; resize the images, or {own}"
+        )

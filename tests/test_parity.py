@@ -1,0 +1,129 @@
+"""Step-for-step parity with recorded runs of an independent implementation (fixtures/README.md)."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from avalanche.benchmarks import tensors_benchmark
+from avalanche.training.plugins import SupervisedPlugin
+from torch.nn import CrossEntropyLoss
+from torch.optim import SGD
+from torch.optim.lr_scheduler import MultiStepLR
+
+from avalanche_dlcpa import DLCPAStrategy
+from avalanche_dlcpa.backbones import SmallImageResNet
+from avalanche_dlcpa.self_supervised import MoCoV2, SimCLR
+
+FIXTURES = Path(__file__).parent / "fixtures"
+STEPS, EPOCHS, BATCH = 8, 2, 8
+
+
+class Recording:
+    def __init__(self, name):
+        self.arrays = dict(np.load(FIXTURES / f"trajectory_{name}.npz"))
+
+    def tensor(self, key):
+        return torch.from_numpy(self.arrays[key].copy())
+
+    def state(self, prefix):
+        prefix += "/"
+        keys = [key for key in self.arrays if key.startswith(prefix)]
+        return {key.removeprefix(prefix): self.tensor(key) for key in keys}
+
+
+class Playback(SupervisedPlugin):
+    """Puts the recorded labels and queue where the strategy would have its own; views are called."""
+
+    def __init__(self, recording):
+        super().__init__()
+        self.recording, self.task, self.step = recording, -1, 0
+
+    def before_training_exp(self, strategy, **kwargs):
+        self.task, self.step = self.task + 1, 0
+        if isinstance(strategy.ssl, MoCoV2):
+            strategy.ssl.queue.copy_(self.recording.tensor(f"task{self.task}/queue"))
+
+    def before_training_iteration(self, strategy, **kwargs):
+        strategy.mbatch[1] = self.recording.tensor(f"task{self.task}/labels")[self.step]
+
+    def views(self, x):
+        view1 = self.recording.tensor(f"task{self.task}/view1")[self.step]
+        view2 = self.recording.tensor(f"task{self.task}/view2")[self.step]
+        self.step += 1
+        return view1, view2
+
+
+def recorded_strategy(name, head, average_source):
+    recording = Recording(name)
+    model = SmallImageResNet((1, 1, 1, 1), num_classes=4, width=4, stem_relu=False)
+    model.load_state_dict(
+        recording.state("init/plastic")
+        | {f"linear.{k}": v for k, v in recording.state("init/classifier").items()}
+    )
+    playback = Playback(recording)
+
+    def schedule(optimizer):
+        return MultiStepLR(optimizer, [EPOCHS - 1])
+
+    strategy = DLCPAStrategy(
+        model=model,
+        optimizer=SGD(model.parameters(), lr=0.05),
+        criterion=CrossEntropyLoss(),
+        ssl=head,
+        supervised_weight=10.0,
+        classifier_lr=0.2,
+        scheduler=schedule,
+        classifier_scheduler=schedule,
+        views=playback.views,
+        average_source=average_source,
+        train_mb_size=BATCH,
+        train_epochs=EPOCHS,
+        plugins=[playback],
+        evaluator=None,
+    )
+    strategy.model.stable.load_state_dict(recording.state("init/stable"))
+    if isinstance(head, SimCLR):
+        head.projector.load_state_dict(recording.state("init/projector"))
+    else:
+        head.momentum_encoder.load_state_dict(recording.state("init/momentum"))
+    return recording, strategy
+
+
+def two_tasks():
+    images = torch.rand(STEPS // EPOCHS * BATCH, 3, 16, 16)
+    tasks = [(images, torch.arange(len(images)) % 2 + 2 * task) for task in range(2)]
+    return tensors_benchmark(train_tensors=tasks, test_tensors=tasks, task_labels=[0, 0])
+
+
+def assert_state(module, expected):
+    state = module.state_dict()
+    assert expected.keys() <= state.keys()
+    for key, value in expected.items():
+        torch.testing.assert_close(state[key], value, rtol=1e-4, atol=1e-4, msg=lambda m, k=key: f"{k}: {m}")
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "average_source"),
+    [
+        ("simclr", SimCLR, "plastic"),
+        ("mocov2", lambda: MoCoV2(queue_size=64), "momentum"),
+    ],
+)
+def test_training_follows_the_recorded_weights(name, head, average_source):
+    recording, strategy = recorded_strategy(name, head(), average_source)
+    for task, experience in enumerate(two_tasks().train_stream):
+        strategy.train(experience)
+        at = f"task{task}"
+        assert_state(strategy.model.plastic, recording.state(f"{at}/plastic"))
+        assert_state(strategy.model.stable, recording.state(f"{at}/stable"))
+        if name == "simclr":
+            assert_state(strategy.ssl.projector, recording.state(f"{at}/projector"))
+        else:
+            assert_state(strategy.ssl.momentum_encoder, recording.state(f"{at}/momentum"))
+        classifier = recording.state(f"{at}/classifier")
+        layers = strategy.model.classifiers.layers
+        learned = 2 * (task + 1)
+        for part in ("weight", "bias"):
+            ours = torch.cat([getattr(layer, part) for layer in layers])
+            torch.testing.assert_close(ours, classifier[part][:learned], rtol=1e-4, atol=1e-4)

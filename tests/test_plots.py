@@ -1,0 +1,178 @@
+import matplotlib.colors
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from avalanche_dlcpa.plots import plot_accuracy_matrix, plot_accuracy_over_experiences
+
+NAN = float("nan")
+R = np.array([[0.9, NAN, 0.0], [0.7, 0.8, NAN], [0.6049, 0.9, 1.0]])
+
+
+def tick_labels(axis):
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+def luminance(colour):
+    rgb = np.array(matplotlib.colors.to_rgb(colour))
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def contrast(one, other):
+    low, high = sorted([luminance(one), luminance(other)])
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_matrix_image_and_values_are_the_data():
+    ax = plot_accuracy_matrix(R, title="DLCPA")
+    (image,) = ax.images
+    drawn = np.ma.filled(np.ma.masked_invalid(image.get_array()), np.nan)
+    assert np.allclose(drawn, 100 * R, equal_nan=True)
+    texts = {text.get_position(): text.get_text() for text in ax.texts}
+    # (x, y) = (task, after learning); NaN cells have no text.
+    assert texts == {
+        (0, 0): "90.0",
+        (2, 0): "0.0",
+        (0, 1): "70.0",
+        (1, 1): "80.0",
+        (0, 2): "60.5",
+        (1, 2): "90.0",
+        (2, 2): "100.0",
+    }
+    assert ax.get_title() == "DLCPA"
+
+
+def test_matrix_axes_count_tasks_from_one_with_the_first_row_on_top():
+    ax = plot_accuracy_matrix(R)
+    assert tick_labels(ax.xaxis) == tick_labels(ax.yaxis) == ["1", "2", "3"]
+    assert ax.get_xlabel() == "task"
+    assert ax.get_ylabel() == "after learning task"
+    assert ax.get_title() == ""
+    bottom, top = ax.get_ylim()
+    assert bottom > top
+
+
+def test_matrix_range_is_fixed_and_nan_is_blank():
+    low = plot_accuracy_matrix([[0.1, NAN], [0.1, 0.2]]).images[0]
+    high = plot_accuracy_matrix(R).images[0]
+    assert low.get_clim() == high.get_clim() == (0, 100)
+    assert low.get_cmap()(np.ma.masked_invalid([NAN]))[0, 3] == 0  # transparent
+
+
+def test_matrix_values_are_readable_on_every_shade():
+    accuracies = np.linspace(0, 1, 100).reshape(10, 10)
+    ax = plot_accuracy_matrix(accuracies)
+    (image,) = ax.images
+    for text in ax.texts:
+        j, i = text.get_position()
+        background = image.get_cmap()(image.norm(100 * accuracies[i, j]))
+        # 4.5 is WCAG's bound for text.
+        assert contrast(text.get_color(), background[:3]) >= 4.5, text.get_text()
+
+
+@pytest.mark.parametrize("num_tasks", [1, 2, 5, 10, 20])
+@pytest.mark.parametrize("own_figure", [True, False])
+def test_matrix_values_fit_their_cells(num_tasks, own_figure):
+    ax = None if own_figure else Figure(figsize=(5, 4)).subplots()
+    ax = plot_accuracy_matrix(np.ones((num_tasks, num_tasks)), ax=ax)
+    FigureCanvasAgg(ax.figure).draw()
+    cell = ax.get_window_extent().width / num_tasks
+    widths = [text.get_window_extent().width for text in ax.texts]
+    assert len(widths) == num_tasks**2
+    assert max(widths) <= cell
+    labels = [label.get_window_extent().width for label in ax.get_xticklabels()]
+    assert max(labels) < cell
+    assert {text.get_text() for text in ax.texts} == {"100.0" if num_tasks <= 10 else "100"}
+
+
+def test_curves_are_the_data_in_percent():
+    curves = {"DLCPA": np.array([0.9, 0.8, 0.75]), "EWC": [0.9, NAN, 0.3], "short": [0.5]}
+    ax = plot_accuracy_over_experiences(curves)
+    assert [line.get_label() for line in ax.lines] == list(curves)
+    for line, curve in zip(ax.lines, curves.values(), strict=True):
+        assert np.array_equal(line.get_xdata(), np.arange(1, len(curve) + 1))
+        assert np.allclose(line.get_ydata(), 100 * np.array(curve), equal_nan=True)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == list(curves)
+    assert tick_labels(ax.xaxis) == ["1", "2", "3"]
+    assert ax.get_xlabel() == "number of experiences learned"
+    assert "(%)" in ax.get_ylabel()
+
+
+def test_curve_label_can_be_set():
+    ax = plot_accuracy_over_experiences({"a": [0.5]}, ylabel="Task-IL (%)")
+    assert ax.get_ylabel() == "Task-IL (%)"
+
+
+@pytest.mark.parametrize(("length", "ticks"), [(1, 1), (20, 20), (21, 11), (50, 17)])
+def test_curve_ticks_are_whole_numbers_and_few_enough(length, ticks):
+    labels = tick_labels(plot_accuracy_over_experiences({"a": np.full(length, 0.5)}).xaxis)
+    assert len(labels) == ticks
+    assert labels[0] == "1"
+    assert all(label.isdigit() for label in labels)
+
+
+def test_no_two_methods_look_alike():
+    ax = plot_accuracy_over_experiences({str(k): [0.1, 0.2] for k in range(40)})
+    looks = [(ln.get_color(), ln.get_marker(), ln.get_linestyle()) for ln in ax.lines]
+    assert len(set(looks)) == 40
+    # Up to ten methods, the marker alone tells them apart, in grey print too.
+    assert len({marker for _, marker, _ in looks[:10]}) == 10
+    assert all(contrast(colour, "white") >= 2 for colour, _, _ in looks)
+
+
+@pytest.mark.parametrize("num_methods", [1, 4, 10])
+def test_legend_covers_no_data(num_methods):
+    curves = {f"method {k}": [0.9, 0.9 - 0.05 * k] for k in range(num_methods)}
+    ax = plot_accuracy_over_experiences(curves)
+    FigureCanvasAgg(ax.figure).draw()
+    legend = ax.get_legend().get_window_extent()
+    assert legend.x0 >= ax.get_window_extent().x1
+    assert legend.x1 <= ax.figure.bbox.x1
+
+
+def test_given_axes_are_drawn_on_and_returned():
+    left, right = Figure().subplots(1, 2)
+    assert plot_accuracy_matrix(R, ax=left) is left
+    assert plot_accuracy_over_experiences({"a": [0.1]}, ax=right) is right
+    assert left.images
+    assert right.lines
+
+
+def test_pyplot_is_not_touched(tmp_path):
+    before = plt.get_fignums()
+    plot_accuracy_matrix(R).figure.savefig(tmp_path / "matrix.png")
+    plot_accuracy_over_experiences({"a": [0.5]}).figure.savefig(tmp_path / "curves.pdf")
+    assert plt.get_fignums() == before
+
+
+def test_new_figures_are_separate():
+    assert plot_accuracy_matrix(R).figure is not plot_accuracy_matrix(R).figure
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "message"),
+    [
+        ([[0.5, 0.5]], r"Expected `accuracies` to be of shape \(T, T\)"),
+        ([[50.0]], "Expected `accuracies` to be fractions in .0, 1., got 50"),
+    ],
+)
+def test_matrix_refuses_other_input(accuracies, message):
+    with pytest.raises(ValueError, match=message):
+        plot_accuracy_matrix(accuracies)
+
+
+@pytest.mark.parametrize(
+    ("curves", "message"),
+    [
+        ({}, r"Expected `curves` to be at least one curve, got \{\}"),
+        ({"EWC": [[0.5]]}, r"Expected `curves\['EWC'\]` to be of shape \(T,\)"),
+        ({"EWC": []}, r"Expected `curves\['EWC'\]` to be of shape \(T,\)"),
+        ({"EWC": [50]}, r"Expected `curves\['EWC'\]` to be fractions in \[0, 1\], got 50"),
+    ],
+)
+def test_curves_refuse_other_input(curves, message):
+    with pytest.raises(ValueError, match=message):
+        plot_accuracy_over_experiences(curves)

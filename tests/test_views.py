@@ -1,0 +1,714 @@
+"""Every operation against torchvision's, image by image, and the distribution against its classes."""
+
+import gc
+import itertools
+import math
+import pickle
+import warnings
+import weakref
+
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms.functional as F
+from avalanche.benchmarks import (
+    class_incremental_benchmark,
+    nc_benchmark,
+    task_incremental_benchmark,
+    tensors_benchmark,
+)
+from avalanche.benchmarks.classic import PermutedMNIST, SplitCIFAR100, SplitMNIST
+from avalanche.benchmarks.utils import (
+    TransformGroups,
+    as_classification_dataset,
+    make_avalanche_dataset,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare, ks_1samp, ks_2samp, uniform
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+from torchvision import transforms
+from torchvision.datasets import CIFAR100
+from torchvision.transforms import Normalize, v2
+
+from avalanche_dlcpa import views
+from avalanche_dlcpa.views import (
+    NUM_CROP_TRIES,
+    NUM_DRAWS,
+    PaperViews,
+    augment,
+    crop_boxes,
+    find_normalization,
+    grayscale,
+    jitter_color,
+    warp,
+)
+
+ORDERS = torch.tensor(list(itertools.permutations(range(4))))
+CIFAR_CONSTANTS = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
+sizes = st.integers(8, 40)
+channels = st.sampled_from([1, 3])
+seeds = st.integers(0, 2**32 - 1)
+several = settings(max_examples=25, deadline=None)
+
+
+def images(batch=24, num_channels=3, height=16, width=20):
+    """Noise with flat, gray, black, white and saturated areas, where colour formulas have cases."""
+    x = torch.rand(batch, num_channels, height, width)
+    x[:, :, :2] = x[:, :1, :2]
+    x[:, :, 2] = 0
+    x[:, :, 3] = 1
+    x[:, 0, 4] = 1
+    x[:, -1, 5] = 0
+    return x
+
+
+def random_jitter(batch):
+    low_high = {"brightness": (0, 2), "contrast": (0, 2), "saturation": (0, 2), "hue": (-0.5, 0.5)}
+    numbers = {name: torch.empty(batch).uniform_(*ends) for name, ends in low_high.items()}
+    return numbers | {"order": ORDERS[torch.arange(batch) % len(ORDERS)]}
+
+
+def random_warp(batch, height, width):
+    return {
+        "box": crop_boxes(torch.rand(2 * NUM_CROP_TRIES + 2, batch), size=(height, width)),
+        "flip": torch.rand(batch) < 0.5,
+        "sigma": torch.empty(batch).uniform_(0.3, 3) * (torch.rand(batch) < 0.7),
+    }
+
+
+def torchvision_jitter(image, brightness, contrast, saturation, hue, order):
+    functions = (F.adjust_brightness, F.adjust_contrast, F.adjust_saturation, F.adjust_hue)
+    numbers = (brightness, contrast, saturation, hue)
+    for index in order.tolist():
+        image = functions[index](image, numbers[index].item())
+    return image
+
+
+def torchvision_warp(image, box, flip, sigma):
+    height, width = image.shape[1:]
+    image = F.hflip(image) if flip else image
+    image = F.gaussian_blur(image, 3, sigma.item()) if sigma > 0 else image
+    box = [int(number) for number in box]
+    return F.resized_crop(image, *box, size=[height, width], antialias=True)
+
+
+# The operations, image by image -------------------------------------------------------------------
+
+
+@several
+@given(num_channels=channels, height=sizes, width=sizes, seed=seeds)
+def test_jitter_color_is_torchvisions_adjustments_in_order(num_channels, height, width, seed):
+    torch.manual_seed(seed)
+    x, numbers = images(24, num_channels, height, width), random_jitter(24)
+    expected = [
+        torchvision_jitter(image, **{name: values[index] for name, values in numbers.items()})
+        for index, image in enumerate(x)
+    ]
+    torch.testing.assert_close(
+        jitter_color(x, **numbers), torch.stack(expected), rtol=1e-4, atol=1e-5
+    )
+
+
+@several
+@given(num_channels=channels, height=sizes, width=sizes, seed=seeds)
+def test_warp_is_torchvisions_flip_blur_and_resized_crop(num_channels, height, width, seed):
+    torch.manual_seed(seed)
+    x, numbers = images(12, num_channels, height, width), random_warp(12, height, width)
+    boxes = torch.stack(numbers["box"], dim=1)
+    expected = map(torchvision_warp, x, boxes, numbers["flip"], numbers["sigma"])
+    torch.testing.assert_close(warp(x, **numbers), torch.stack([*expected]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_channels", [1, 3])
+def test_grayscale_is_torchvisions(num_channels):
+    x = images(num_channels=num_channels)
+    torch.testing.assert_close(grayscale(x), F.rgb_to_grayscale(x))
+
+
+def test_extreme_colors_stay_finite_and_in_range():
+    corners = torch.tensor(list(itertools.product([-1e-3, 0, 1e-30, 0.5, 1, 1.001], repeat=3)))
+    x = corners.T.reshape(1, 3, 12, 18).repeat(24, 1, 1, 1)
+    y = jitter_color(x, **random_jitter(24))
+    assert y.isfinite().all()
+    assert y.min() >= 0
+    assert y.max() <= 1
+
+
+@several
+@given(height=sizes, width=sizes, seed=seeds)
+def test_geometry_leaves_a_constant_image_as_it_is(height, width, seed):
+    torch.manual_seed(seed)
+    x = torch.rand(8, 3, 1, 1).expand(8, 3, height, width)
+    torch.testing.assert_close(warp(x, **random_warp(8, height, width)), x)
+
+
+def test_a_whole_crop_without_flip_and_blur_is_exact():
+    x, zeros, ones = images(3), torch.zeros(3), torch.ones(3)
+    box = (zeros, zeros, 16 * ones, 20 * ones)
+    assert torch.equal(warp(x, box=box, flip=zeros.bool(), sigma=zeros), x)
+    assert torch.equal(warp(x, box=box, flip=ones.bool(), sigma=zeros), x.flip(3))
+
+
+# Where the random numbers go ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def record(monkeypatch):
+    """Arguments of the operations in many images, from one call of `PaperViews`."""
+
+    def record(x):
+        calls = {}
+        for name in ("jitter_color", "warp"):
+
+            def spy(x, _name=name, _function=getattr(views, name), **numbers):
+                calls[_name] = numbers | {"x": x}
+                return _function(x, **numbers)
+
+            monkeypatch.setattr(views, name, spy)
+        calls["views"] = torch.cat(PaperViews()(x))
+        return calls
+
+    return record
+
+
+def assert_share(values, expected):
+    """A share of yes among independent draws, within four standard errors."""
+    share, error = values.double().mean().item(), math.sqrt(expected * (1 - expected) / len(values))
+    assert abs(share - expected) < 4 * error, (share, expected)
+
+
+def assert_uniform(values, low, high):
+    assert ks_1samp(values.numpy(), uniform(low, high - low).cdf).pvalue > 1e-3
+
+
+def test_strengths_and_orders_are_distributed_as_in_the_paper(record):
+    calls = record(torch.rand(4000, 3, 8, 8))
+    jitter, geometry = calls["jitter_color"], calls["warp"]
+    for name in ("brightness", "contrast", "saturation"):
+        assert_uniform(jitter[name], 0.2, 1.8)
+    assert_uniform(jitter["hue"], -0.2, 0.2)
+    order = (jitter["order"] * torch.tensor([64, 16, 4, 1])).sum(1)
+    counts = order.unique(return_counts=True)[1]
+    assert len(counts) == 24
+    assert chisquare(counts.numpy()).pvalue > 1e-3
+    assert_share(geometry["flip"], 0.5)
+    blurred = geometry["sigma"] > 0
+    assert_share(blurred, 0.2)
+    assert_uniform(geometry["sigma"][blurred], 1, 2)
+
+
+def test_shares_of_jittered_and_gray_images_and_their_independence(record):
+    x = torch.tensor([0.3, 0.4, 0.55]).view(1, 3, 1, 1).expand(6000, 3, 8, 8)
+    calls = record(x)
+    y, geometry = calls["views"][:, :, 4, 4], calls["warp"]
+    is_gray = (y.amax(1) - y.amin(1)) < 1e-5
+    is_jittered = (grayscale(y[..., None, None]) - grayscale(x[:1])).flatten().abs() > 1e-5
+    assert_share(is_gray, 0.2)
+    assert_share(is_jittered, 0.3)
+    flags = [is_gray, is_jittered, geometry["flip"], geometry["sigma"] > 0]
+    correlations = torch.corrcoef(torch.stack(flags).double()) - torch.eye(4)
+    assert correlations.abs().max() < 4 / math.sqrt(len(y))
+
+
+def test_images_that_are_not_jittered_are_bit_identical(record):
+    calls = record(images(500))
+    before, after = calls["jitter_color"]["x"], calls["warp"]["x"]
+    same = (before == after).flatten(1).all(1)
+    assert_share(same, 0.7 * 0.8)
+
+
+@pytest.mark.parametrize("size", [(32, 32), (8, 64), (64, 8), (24, 36)])
+def test_crops_are_distributed_as_in_random_resized_crop(size):
+    boxes = torch.stack(crop_boxes(torch.rand(2 * NUM_CROP_TRIES + 2, 6000), size=size))
+    image = torch.empty(1, *size)
+    get_params = transforms.RandomResizedCrop.get_params
+    expected = torch.tensor(
+        [get_params(image, [0.08, 1.0], [3 / 4, 4 / 3]) for _ in range(3000)]
+    ).T.float()
+    assert torch.equal(boxes, boxes.round())
+    assert (boxes[:2] >= 0).all()
+    assert (boxes[2:] >= 1).all()
+    assert (boxes[:2] + boxes[2:] <= torch.tensor(size).unsqueeze(1)).all()
+    for summary in (
+        lambda top, left, height, width: top,
+        lambda top, left, height, width: left,
+        lambda top, left, height, width: height * width,
+        lambda top, left, height, width: width / height,
+        lambda top, left, height, width: top / (size[0] - height).clamp(min=1),
+        lambda top, left, height, width: left / (size[1] - width).clamp(min=1),
+    ):
+        assert ks_2samp(summary(*boxes).numpy(), summary(*expected).numpy()).pvalue > 1e-3
+    # the crop taken where ten tries fail; frequent in long images only
+    central = torch.tensor(get_params(torch.empty(1, *size), [9.0, 9.0], [3 / 4, 4 / 3])).view(4, 1)
+    share, other = ((sample == central).all(0).double().mean() for sample in (boxes, expected))
+    assert abs(share - other) < 4 * math.sqrt(0.25 / 6000 + 0.25 / 3000)
+    assert share > 0.3 or size in [(32, 32), (24, 36)]
+
+
+def test_the_largest_random_number_stays_inside_the_image():
+    almost_one = torch.full((2 * NUM_CROP_TRIES + 2, 1), 1 - 2**-24)
+    for area in torch.linspace(0, 1, 101):
+        almost_one[:NUM_CROP_TRIES] = area
+        top, left, height, width = crop_boxes(almost_one, size=(50, 70))
+        assert top <= 50 - height
+        assert left <= 70 - width
+
+
+def test_views_look_like_those_of_torchvisions_transforms():
+    """The whole distribution, by summaries of 2 x 1,500 views of one image."""
+    ramp = torch.linspace(0.1, 0.9, 16)
+    image = torch.stack([ramp.expand(16, 16), ramp.view(16, 1).expand(16, 16), torch.rand(16, 16)])
+    pipeline = transforms.Compose(
+        [
+            transforms.RandomApply([transforms.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.3),
+            transforms.RandomGrayscale(0.2),
+            transforms.RandomHorizontalFlip(0.5),
+            transforms.RandomApply([transforms.GaussianBlur(3, (1.0, 2.0))], p=0.2),
+            transforms.RandomResizedCrop(16, antialias=True),
+        ]
+    )
+    expected = torch.stack([pipeline(image) for _ in range(1500)])
+    for view in PaperViews()(image.expand(1500, 3, 16, 16)):
+        for summary in (
+            lambda y: y.mean((1, 2, 3)),
+            lambda y: y.std((1, 2, 3)),
+            lambda y: y[:, 0].mean((1, 2)),
+            lambda y: y[:, 2].mean((1, 2)),
+            lambda y: (y.amax(1) - y.amin(1)).mean((1, 2)),
+            lambda y: y[:, 0, :, -1].mean(1) - y[:, 0, :, 0].mean(1),
+            lambda y: y[:, 1, -1].mean(1) - y[:, 1, 0].mean(1),
+            lambda y: y.diff(dim=3).abs().mean((1, 2, 3)),
+            lambda y: y.diff(dim=2).abs().mean((1, 2, 3)),
+        ):
+            assert ks_2samp(summary(view).numpy(), summary(expected).numpy()).pvalue > 1e-3
+
+
+def test_every_image_has_its_own_numbers_and_each_view_too():
+    x = images(1).repeat(64, 1, 1, 1)
+    both = torch.cat(PaperViews()(x)).flatten(1)
+    # a whole, unflipped crop is rare; two equal views among 128 would not be
+    assert len(both.unique(dim=0)) == 128
+
+
+@pytest.mark.parametrize("num_channels", [1, 3])
+def test_a_view_depends_on_its_image_and_numbers_alone(num_channels):
+    x, numbers = images(16, num_channels), torch.rand(NUM_DRAWS, 16)
+    y = augment(x, uniform=numbers)
+    single = [augment(x[[i]], uniform=numbers[:, [i]]) for i in range(16)]
+    torch.testing.assert_close(y, torch.cat(single), rtol=1e-5, atol=1e-6)
+    others = torch.cat([x[:1], torch.rand_like(x[1:])])
+    assert torch.equal(augment(others, uniform=numbers)[0], y[0])
+
+
+# The call -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_channels", "mean", "std"), [(3, *CIFAR_CONSTANTS), (1, (0.13,), (0.3,))]
+)
+def test_normalisation_is_undone_and_redone(num_channels, mean, std):
+    x, normalize = images(num_channels=num_channels), Normalize(mean, std)
+    torch.manual_seed(5)
+    expected = [normalize(view) for view in PaperViews()(x)]
+    torch.manual_seed(5)
+    got = PaperViews(mean=mean, std=std)(normalize(x))
+    torch.testing.assert_close(got, tuple(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_one_constant_serves_all_channels_and_one_alone_leaves_the_other():
+    x = images() * 4 + 1
+    for short, full in [
+        ({"mean": [1], "std": [4]}, {"mean": [1, 1, 1], "std": [4, 4, 4]}),
+        ({"mean": torch.tensor([0.5])}, {"mean": [0.5], "std": [1]}),
+        ({"std": np.array([2.0])}, {"mean": [0], "std": [2]}),
+    ]:
+        got, expected = PaperViews(**short), PaperViews(**full)
+        torch.manual_seed(1)
+        got = got(x)
+        torch.manual_seed(1)
+        assert all(map(torch.equal, got, expected(x)))
+
+
+def test_seed_decides_and_input_stays():
+    x, make = images(), PaperViews()
+    before = x.clone()
+    torch.manual_seed(7)
+    first = make(x)
+    second = make(x)
+    torch.manual_seed(7)
+    again = make(x)
+    assert all(map(torch.equal, first, again))
+    assert not torch.equal(first[0], second[0])
+    assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_dtype_stays_and_half_precision_is_only_in_and_out(dtype):
+    x = images().to(dtype)
+    torch.manual_seed(7)
+    got = PaperViews()(x)
+    assert [(view.dtype, view.shape) for view in got] == [(dtype, x.shape)] * 2
+    wide = torch.promote_types(dtype, torch.float32)
+    torch.manual_seed(7)
+    expected = PaperViews()(x.to(wide))
+    assert all(torch.equal(g, e.to(dtype)) for g, e in zip(got, expected, strict=True))
+
+
+def test_autocast_does_not_reach_the_views():
+    x = images()
+    torch.manual_seed(7)
+    expected = PaperViews()(x)
+    torch.manual_seed(7)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert all(map(torch.equal, PaperViews()(x), expected))
+
+
+class Operations(TorchDispatchMode):
+    """Names of all operations, those of a tensor made from Python numbers included."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "lift_fresh", "index", "index_put_"}
+
+
+@pytest.mark.parametrize("num_channels", [1, 3])
+def test_nothing_waits_for_the_device_or_depends_on_values(num_channels):
+    make, x = PaperViews(mean=[0.5] * num_channels, std=[0.2]), images(num_channels=num_channels)
+    with Operations() as operations:
+        make(x)
+    assert operations.names
+    assert not operations.names & WAITING
+    with FakeTensorMode(allow_non_fake_inputs=False):  # has no values, so any use of one raises
+        view1, view2 = make(torch.empty(x.shape))
+    assert view1.shape == view2.shape == x.shape
+
+
+def test_the_check_for_waiting_would_notice():
+    for wait in (
+        lambda x: x[x > 0.5],
+        lambda x: x.max().item(),
+        lambda x: x + torch.tensor([0.5, 0.5, 0.5]).view(3, 1, 1),
+    ):
+        with Operations() as operations:
+            wait(images())
+        assert operations.names & WAITING
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_views_can_be_captured_in_a_cuda_graph():
+    make, x = PaperViews(mean=[0.5, 0.5, 0.5], std=[0.2]), images().cuda()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        make(x)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        view, _ = make(x)
+    graph.replay()
+    first = view.clone()
+    graph.replay()
+    assert view.isfinite().all()
+    assert not torch.equal(first, view)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.rand(4, 20), r"shape \(B, C, H, W\), got \(4, 20\).*`views=`, or `ssl=None`"),
+        (torch.rand(3, 8, 8), r"shape \(B, C, H, W\), got \(3, 8, 8\)"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), r"floating dtype, got torch.uint8.*ToTensor"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.int64), r"floating dtype, got torch.int64.*ToTensor"),
+        (torch.rand(2, 2, 8, 8), r"1 or 3 channels, got 2.*`views=`"),
+        (torch.rand(2, 4, 8, 8), r"1 or 3 channels, got 4.*`views=`"),
+        (torch.rand(2, 3, 7, 8), r"at least 8 pixels.*got \(7, 8\).*`views=`"),
+        (torch.rand(2, 3, 32, 7), r"at least 8 pixels.*got \(32, 7\).*`views=`"),
+    ],
+)
+def test_other_input_is_refused(x, message):
+    with pytest.raises(ValueError, match=f"^Expected `x` to be .*{message}"):
+        PaperViews()(x)
+    with pytest.raises(ValueError, match=f"^Expected `x` to be .*{message}"):
+        PaperViews().fit(None, x)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mean": 0.5}, r"Expected `mean` to be a sequence of finite numbers, got 0.5;.*\[0.5\]"),
+        ({"mean": []}, r"Expected `mean` to be a sequence of finite numbers, got \[\]"),
+        ({"mean": ["a"]}, r"Expected `mean` to be a sequence of finite numbers, got \['a'\]"),
+        ({"std": [math.nan]}, r"Expected `std` to be a sequence of finite numbers, got \[nan\]"),
+        ({"std": [0.1, 0, 0.1]}, r"Expected `std` to be above 0, got \[0.1, 0, 0.1\]"),
+    ],
+)
+def test_constants_are_checked(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        PaperViews(**arguments)
+
+
+@pytest.mark.parametrize("name", ["mean", "std"])
+def test_constants_for_another_number_of_channels_are_refused(name):
+    with pytest.raises(ValueError, match=f"Expected `{name}` .* got 3 for 1; pass `views=Paper"):
+        PaperViews(**{name: [1, 1, 1]})(images(num_channels=1))
+
+
+# The normalisation of the stream ------------------------------------------------------------------
+
+
+class Unreadable(Dataset):
+    """A dataset that may not be read, as finding the constants must be quick."""
+
+    targets = (0, 1) * 4
+
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        raise AssertionError("a sample was loaded")
+
+
+class LeafWithTransform(TensorDataset):
+    def __init__(self, transform):
+        super().__init__(torch.rand(8, 3, 8, 8), torch.tensor([0, 1] * 4))
+        self.targets, self.transform = [0, 1] * 4, transform
+
+
+A, B = Normalize((0.1, 0.2, 0.3), (0.4, 0.5, 0.6)), Normalize((0.5,), (0.5,))
+CONSTANTS_A = ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        A,
+        v2.Normalize([0.1, 0.2, 0.3], [0.4, 0.5, 0.6]),
+        Normalize(torch.tensor(A.mean, dtype=torch.float64), np.array(A.std)),
+        transforms.Compose([transforms.ToTensor(), transforms.Compose([A])]),
+        v2.Compose([v2.ToDtype(torch.float32), v2.Compose([v2.Normalize(A.mean, A.std)])]),
+        nn.Sequential(transforms.RandomHorizontalFlip(), A),
+        transforms.RandomApply(nn.ModuleList([A]), p=1.0),
+        transforms.Compose([transforms.RandomCrop(8), A, A]),
+    ],
+    ids=repr,
+)
+def test_normalize_is_found_in_any_wrapping(transform):
+    as_group = make_avalanche_dataset(
+        Unreadable(),
+        transform_groups=TransformGroups({"train": (transform, None), "eval": (B, None)}),
+    )
+    on_leaf = as_classification_dataset(Unreadable(transform=transform))
+    for dataset in (as_group, on_leaf, Unreadable(transform=transform)):
+        assert find_normalization(dataset) == CONSTANTS_A
+
+
+def test_operations_on_datasets_keep_the_normalization():
+    groups = TransformGroups({"train": (A, None), "eval": (B, None)})
+    dataset = make_avalanche_dataset(Unreadable(), transform_groups=groups)
+    plain = make_avalanche_dataset(Unreadable())
+    for derived in (
+        dataset.subset([0, 1]),
+        dataset.concat(plain),
+        plain.concat(dataset).subset([9]),
+        dataset.freeze_transforms(),
+        dataset.freeze_transforms().concat(dataset),
+        dataset.eval(),  # training takes the training transforms
+        make_avalanche_dataset(ConcatDataset([Subset(Unreadable(transform=A), [1]), Unreadable()])),
+        Unreadable(dataset=dataset),
+    ):
+        assert find_normalization(derived) == CONSTANTS_A
+    other = dataset.replace_current_transform_group((transforms.Compose([B]), None))
+    assert find_normalization(other) == ((0.5,), (0.5,))
+    assert find_normalization(dataset.remove_current_transform_group()) is None
+
+
+def test_torchvisions_datasets_by_their_own_transform():
+    class Leaf(CIFAR100):
+        def __init__(self, **arguments):
+            super(CIFAR100.__mro__[1], self).__init__("", **arguments)
+
+    assert find_normalization(Leaf(transform=A)) == CONSTANTS_A
+    assert (
+        find_normalization(Leaf(transforms=v2.Compose([v2.Normalize(*CONSTANTS_A)]))) == CONSTANTS_A
+    )
+    replaced = Leaf(transform=A)
+    replaced.transform = (
+        B  # `transforms` is the old pair, which torchvision's CIFAR100 does not use
+    )
+    assert find_normalization(replaced) == ((0.5,), (0.5,))
+
+
+def test_without_normalize_there_is_nothing_to_find():
+    samples = [(torch.rand(3), 0)]
+    for dataset in (Unreadable(), Subset(samples, [0]), Unreadable(dataset=[A]), TensorDataset()):
+        assert find_normalization(dataset) is None
+
+
+def test_finding_leaves_the_dataset_equal():
+    dataset, twin = (make_avalanche_dataset(LeafWithTransform(None)) for _ in range(2))
+    twin._flat_data._datasets = dataset._flat_data._datasets
+    assert dataset == twin
+    find_normalization(dataset)
+    assert dataset == twin
+
+
+def test_different_normalizations_are_refused():
+    mixed = ConcatDataset([Unreadable(transform=A), Unreadable(transform=B)])
+    message = r"one Normalize.*got .*0\.5.*0\.1.*`views=PaperViews\(mean=..., std=...\)`"
+    with pytest.raises(ValueError, match=message):
+        find_normalization(mixed)
+    with pytest.raises(ValueError, match=message):
+        PaperViews().fit(mixed)
+    PaperViews(mean=[0.5]).fit(mixed)
+
+
+def builders():
+    train, test = LeafWithTransform(None), LeafWithTransform(None)
+    with_transforms = {"train_transform": transforms.Compose([A]), "eval_transform": B}
+    new_style = {
+        name: as_classification_dataset(
+            data, transform_groups={"train": (A, None), "eval": (B, None)}
+        )
+        for name, data in (("train", train), ("test", test))
+    }
+    incremental = class_incremental_benchmark(new_style, num_experiences=2)
+    tensors = [(torch.rand(4, 3, 8, 8), torch.zeros(4)), (torch.rand(4, 3, 8, 8), torch.ones(4))]
+    yield nc_benchmark(train, test, n_experiences=2, task_labels=False, **with_transforms)
+    yield nc_benchmark(train, test, n_experiences=2, task_labels=True, **with_transforms)
+    yield tensors_benchmark(
+        train_tensors=tensors, test_tensors=tensors, task_labels=[0, 0], **with_transforms
+    )
+    yield incremental
+    yield task_incremental_benchmark(incremental)
+
+
+def test_constants_are_those_of_the_training_transforms_in_every_benchmark():
+    for benchmark in builders():
+        for experience in benchmark.train_stream:
+            assert find_normalization(experience.dataset) == CONSTANTS_A
+
+
+def write_mnist(root):
+    raw = root / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    labels = np.arange(10, dtype=np.uint8)
+    for part in ("train", "t10k"):
+        for kind, array in (
+            ("images-idx3", np.zeros((10, 28, 28), np.uint8)),
+            ("labels-idx1", labels),
+        ):
+            head = b"\0\0\x08" + bytes([array.ndim])
+            head += b"".join(size.to_bytes(4, "big") for size in array.shape)
+            (raw / f"{part}-{kind}-ubyte").write_bytes(head + array.tobytes())
+
+
+def write_cifar100(root):
+    folder = root / "cifar-100-python"
+    folder.mkdir()
+    entry = {"data": np.zeros((100, 3072), np.uint8), "fine_labels": list(range(100))}
+    for name in ("train", "test"):
+        (folder / name).write_bytes(pickle.dumps(entry))
+    (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": [str(k) for k in range(100)]}))
+
+
+def test_avalanches_classic_benchmarks(tmp_path, monkeypatch):
+    write_mnist(tmp_path)
+    write_cifar100(tmp_path)
+    for check in ("_check_integrity", "_load_meta"):
+        monkeypatch.setattr(CIFAR100, check, lambda self: True)
+    cifar = SplitCIFAR100(10, dataset_root=tmp_path)
+    assert find_normalization(cifar.train_stream[3].dataset) == CIFAR_CONSTANTS
+    for benchmark in (
+        SplitMNIST(5, dataset_root=tmp_path),
+        PermutedMNIST(2, dataset_root=tmp_path),
+    ):
+        assert find_normalization(benchmark.train_stream[1].dataset) == ((0.1307,), (0.3081,))
+
+
+# fit ----------------------------------------------------------------------------------------------
+
+
+def test_fit_takes_the_normalization_of_each_experience():
+    make = PaperViews()
+    make.fit(Unreadable(transform=A), torch.full((2, 3, 8, 8), -5.0))
+    assert (make.mean, make.std) == CONSTANTS_A
+    make.fit(Unreadable(transform=B))
+    assert (make.mean, make.std) == ((0.5,), (0.5,))
+    make.fit(Unreadable(), torch.rand(2, 3, 8, 8))
+    assert (make.mean, make.std) == ((0.0,), (1.0,))
+
+
+def test_fit_does_nothing_to_given_constants():
+    make = PaperViews(std=[2.0])
+    make.fit(Unreadable(transform=A), torch.full((2, 3, 8, 8), -5.0))
+    assert (make.mean, make.std) == ((0.0,), (2.0,))
+
+
+@pytest.mark.parametrize("sample", [None, torch.tensor([-1e-4, 1 + 1e-4]).repeat(2, 3, 8, 4)])
+def test_fit_is_silent_for_pixels_in_zero_to_one(sample):
+    make = PaperViews()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make.fit(Unreadable(), sample)
+    assert (make.mean, make.std) == ((0.0,), (1.0,))
+
+
+def test_fit_warns_once_of_another_range_and_keeps_it():
+    x = torch.rand(64, 3, 8, 8)
+    x[0, :, 0, 0], x[0, :, 0, 1] = 0, 1
+    scale, shift = torch.tensor([2.0, 4.0, 0.0]).view(3, 1, 1), torch.tensor([-1.5, 0.0, 3.0])
+    sample = x * scale + shift.view(3, 1, 1)
+    make = PaperViews()
+    message = r"range \[-1.5, 4\].*to \[0, 1\].*`views=PaperViews\(mean=..., std=...\)`"
+    with pytest.warns(UserWarning, match=message) as caught:
+        make.fit(Unreadable(), sample)
+    assert caught[0].filename == __file__
+    assert (make.mean, make.std) == ((-1.5, 0.0, 3.0), (2.0, 4.0, 1.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make.fit(Unreadable(), torch.full_like(sample, 200.0))
+        make.fit(Unreadable())
+    assert (make.mean, make.std) == ((-1.5, 0.0, 3.0), (2.0, 4.0, 1.0))
+    make.fit(Unreadable(transform=A))
+    assert (make.mean, make.std) == CONSTANTS_A
+
+
+def test_fit_keeps_nothing_but_numbers():
+    make, sample = PaperViews(), torch.rand(4, 3, 8, 8) * 9
+    with pytest.warns(UserWarning, match="range"):
+        make.fit(Unreadable(), sample)
+    reference = weakref.ref(sample)
+    del sample
+    gc.collect()
+    assert reference() is None
+    assert {type(number) for number in (*make.mean, *make.std)} == {float}
+
+
+@pytest.mark.real_data
+def test_real_streams(data_root):
+    for build, constants in (
+        (SplitCIFAR100, CIFAR_CONSTANTS),
+        (SplitMNIST, ((0.1307,), (0.3081,))),
+    ):
+        dataset = build(5, dataset_root=data_root).train_stream[0].dataset
+        make = PaperViews()
+        make.fit(dataset)
+        assert (make.mean, make.std) == constants
+        view, _ = make(torch.stack([dataset[index][0] for index in range(8)]))
+        pixels = view * torch.tensor(constants[1]).view(-1, 1, 1)
+        pixels += torch.tensor(constants[0]).view(-1, 1, 1)
+        assert pixels.min() >= -1e-5
+        assert pixels.max() <= 1 + 1e-5
