@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -134,36 +135,39 @@ def _build(
 ) -> NCScenario:
     """Builds a scenario of the data that `read` gives, with the default transforms of `split`."""
     train, test, class_names = read(dataset_root)
-    order = _class_order(len(class_names), num_experiences, class_order_seed)
     train = as_classification_dataset(train)
     targets = np.asarray(train.targets)
     in_use = _first_of_each_class(targets, train_images_per_class)
     kept, held_out = _hold_out(in_use, targets[in_use], validation_fraction)
     defaults = signature(split).parameters
-
-    def build(evaluation: Any) -> NCScenario:
-        return nc_benchmark(
-            train.subset(np.sort(kept).tolist()),
-            evaluation,
-            num_experiences,
-            task_labels,
-            fixed_class_order=order,
-            train_transform=defaults["train_transform" if augment else "eval_transform"].default,
-            eval_transform=defaults["eval_transform"].default,
-        )
-
+    build = partial(
+        nc_benchmark,
+        train.subset(np.sort(kept).tolist()),
+        n_experiences=num_experiences,
+        task_labels=task_labels,
+        fixed_class_order=_class_order(len(class_names), num_experiences, class_order_seed),
+        train_transform=defaults["train_transform" if augment else "eval_transform"].default,
+        eval_transform=defaults["eval_transform"].default,
+    )
     scenario = build(test)
     if len(held_out) > 0:
-        # NCScenario knows no third stream, its base does; Avalanche's own helper for validation
-        # streams, benchmark_with_validation_stream, would drop the task labels and NCScenario
-        valid = build(train.subset(np.sort(held_out).tolist())).stream_definitions["test"]
-        super(NCScenario, scenario).__init__(
-            stream_definitions={**scenario.stream_definitions, "valid": valid},
-            stream_factory=scenario.stream_factory,
-            experience_factory=scenario.experience_factory,
-        )
+        _add_valid_stream_(scenario, build(train.subset(np.sort(held_out).tolist())))
     scenario.class_names = list(class_names)
     return scenario
+
+
+def _add_valid_stream_(scenario: NCScenario, validation: NCScenario) -> None:
+    """Adds the test stream of `validation` to `scenario`, as its valid stream."""
+    # Avalanche's benchmark_with_validation_stream would drop the task labels and NCScenario, which
+    # itself knows two streams only; its base class takes any.
+    super(NCScenario, scenario).__init__(
+        stream_definitions={
+            **scenario.stream_definitions,
+            "valid": validation.stream_definitions["test"],
+        },
+        stream_factory=scenario.stream_factory,
+        experience_factory=scenario.experience_factory,
+    )
 
 
 def _class_order(num_classes: int, num_experiences: int, seed: int | None) -> list[int]:

@@ -124,8 +124,8 @@ class PaperViews:
 def find_normalization(dataset: object) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     """Find the torchvision `Normalize` (v1 or v2) in the training transforms of a dataset.
 
-    It looks into transform groups, nested datasets and the transforms of the datasets at the bottom;
-    no sample is loaded. A normalisation inside a function of the user's own stays unseen.
+    It looks into transform groups, nested datasets and the transforms of the datasets at the
+    bottom; no sample is loaded. A normalisation inside a user's own function stays unseen.
 
     Args:
         dataset: An `AvalancheDataset`, such as `experience.dataset`, or any torch dataset.

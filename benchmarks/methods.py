@@ -9,6 +9,7 @@ from typing import Any
 from avalanche.training.supervised import EWC, LwF, Naive
 from avalanche.training.templates import SupervisedTemplate
 from torch import nn
+from torch.nn import CrossEntropyLoss
 from torch.optim import SGD
 from torch.optim.lr_scheduler import MultiStepLR
 
@@ -44,7 +45,10 @@ def _ewc(
     network: nn.Module, *, lr: float, strength: float, momentum: float = 0.0, **common: Any
 ) -> EWC:
     optimizer = _sgd(network, lr, momentum)
-    return EWC(model=network, optimizer=optimizer, ewc_lambda=strength, **common)
+    criterion = CrossEntropyLoss()  # Avalanche's EWC and LwF have no default
+    return EWC(
+        model=network, optimizer=optimizer, criterion=criterion, ewc_lambda=strength, **common
+    )
 
 
 def _lwf(
@@ -58,7 +62,12 @@ def _lwf(
 ) -> LwF:
     optimizer = _sgd(network, lr, momentum)
     return LwF(
-        model=network, optimizer=optimizer, alpha=strength, temperature=temperature, **common
+        model=network,
+        optimizer=optimizer,
+        criterion=CrossEntropyLoss(),
+        alpha=strength,
+        temperature=temperature,
+        **common,
     )
 
 

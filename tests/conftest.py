@@ -12,7 +12,7 @@ DATA_VARIABLE = "AVALANCHE_DLCPA_DATA"
 
 @pytest.fixture(autouse=True)
 def _reproducible() -> None:
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)

@@ -15,6 +15,12 @@ FIXTURES = Path(__file__).parent / "fixtures"
 TINY = (1, 1, 1, 1)
 
 
+@pytest.fixture(autouse=True)
+def _one_thread(_reproducible):
+    """Small networks are slower on two threads, above all where others use the cores."""
+    torch.set_num_threads(1)
+
+
 def torchvision_twin(model, blocks, width, num_classes):
     """torchvision's ResNet in the form for small images, with the weights of `model`."""
     twin = ResNet(BasicBlock, list(TINY))

@@ -60,6 +60,8 @@ def test_matrix_range_is_fixed_and_nan_is_blank():
     high = plot_accuracy_matrix(R).images[0]
     assert low.get_clim() == high.get_clim() == (0, 100)
     assert low.get_cmap()(np.ma.masked_invalid([NAN]))[0, 3] == 0  # transparent
+    shades = [luminance(low.get_cmap()(value)[:3]) for value in np.linspace(0, 1, 21)]
+    assert shades == sorted(shades)  # higher is lighter, in grey print and to every eye
 
 
 def test_matrix_values_are_readable_on_every_shade():
@@ -118,6 +120,9 @@ def test_no_two_methods_look_alike():
     ax = plot_accuracy_over_experiences({str(k): [0.1, 0.2] for k in range(40)})
     looks = [(ln.get_color(), ln.get_marker(), ln.get_linestyle()) for ln in ax.lines]
     assert len(set(looks)) == 40
+    # Where a colour comes again, the line style is another one.
+    colour_and_style = [(colour, style) for colour, _, style in looks[:28]]
+    assert len(set(colour_and_style)) == 28
     # Up to ten methods, the marker alone tells them apart, in grey print too.
     assert len({marker for _, marker, _ in looks[:10]}) == 10
     assert all(contrast(colour, "white") >= 2 for colour, _, _ in looks)
@@ -138,6 +143,8 @@ def test_given_axes_are_drawn_on_and_returned():
     assert plot_accuracy_matrix(R, ax=left) is left
     assert plot_accuracy_over_experiences({"a": [0.1]}, ax=right) is right
     assert left.images
+    left.set_title("mine")
+    assert plot_accuracy_matrix(R, ax=left).get_title() == "mine"
     assert right.lines
 
 

@@ -31,7 +31,7 @@ EVERY_OPTION = {
 
 
 def class_counts(stream):
-    labels = [int(label) for experience in stream for label in experience.dataset.targets]
+    labels = np.concatenate([np.asarray(experience.dataset.targets) for experience in stream])
     return np.bincount(labels).tolist()
 
 

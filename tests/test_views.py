@@ -1,4 +1,4 @@
-"""Every operation against torchvision's, image by image, and the distribution against its classes."""
+"""Every operation against torchvision, image by image; the distribution against its classes."""
 
 import gc
 import itertools
@@ -52,7 +52,7 @@ CIFAR_CONSTANTS = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 sizes = st.integers(8, 40)
 channels = st.sampled_from([1, 3])
 seeds = st.integers(0, 2**32 - 1)
-several = settings(max_examples=25, deadline=None)
+several = settings(max_examples=50, deadline=None)
 
 
 def images(batch=24, num_channels=3, height=16, width=20):
@@ -94,6 +94,12 @@ def torchvision_warp(image, box, flip, sigma):
     image = F.gaussian_blur(image, 3, sigma.item()) if sigma > 0 else image
     box = [int(number) for number in box]
     return F.resized_crop(image, *box, size=[height, width], antialias=True)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_reproducible):
+    """Small tensors are slower on two threads, above all where others use the cores."""
+    torch.set_num_threads(1)
 
 
 # The operations, image by image -------------------------------------------------------------------
@@ -162,13 +168,18 @@ def record(monkeypatch):
 
     def record(x):
         calls = {}
-        for name in ("jitter_color", "warp"):
 
-            def spy(x, _name=name, _function=getattr(views, name), **numbers):
-                calls[_name] = numbers | {"x": x}
-                return _function(x, **numbers)
+        def spy_on(name):
+            function = getattr(views, name)
+
+            def spy(x, **numbers):
+                calls[name] = numbers | {"x": x}
+                return function(x, **numbers)
 
             monkeypatch.setattr(views, name, spy)
+
+        spy_on("jitter_color")
+        spy_on("warp")
         calls["views"] = torch.cat(PaperViews()(x))
         return calls
 
@@ -206,7 +217,8 @@ def test_shares_of_jittered_and_gray_images_and_their_independence(record):
     calls = record(x)
     y, geometry = calls["views"][:, :, 4, 4], calls["warp"]
     is_gray = (y.amax(1) - y.amin(1)) < 1e-5
-    is_jittered = (grayscale(y[..., None, None]) - grayscale(x[:1])).flatten().abs() > 1e-5
+    untouched = x[0, :, 0, 0], grayscale(x[:1, :, :1, :1]).flatten()
+    is_jittered = torch.stack([(y - color).abs().amax(1) > 1e-5 for color in untouched]).all(0)
     assert_share(is_gray, 0.2)
     assert_share(is_jittered, 0.3)
     flags = [is_gray, is_jittered, geometry["flip"], geometry["sigma"] > 0]
@@ -290,8 +302,8 @@ def test_views_look_like_those_of_torchvisions_transforms():
 def test_every_image_has_its_own_numbers_and_each_view_too():
     x = images(1).repeat(64, 1, 1, 1)
     both = torch.cat(PaperViews()(x)).flatten(1)
-    # a whole, unflipped crop is rare; two equal views among 128 would not be
-    assert len(both.unique(dim=0)) == 128
+    # some are alike by chance: the whole image is left as it is about once in a hundred
+    assert len(both.unique(dim=0)) > 120
 
 
 @pytest.mark.parametrize("num_channels", [1, 3])
