@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from avalanche.models import IncrementalClassifier, MultiHeadClassifier, avalanche_forward
+from avalanche.models import MultiHeadClassifier, avalanche_forward
 from avalanche.training.plugins import SupervisedPlugin
 from torch import Tensor, nn
 
 from avalanche_dlcpa.alignment import ClassifierAlignment, SchedulerFactory
 from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
 from avalanche_dlcpa.experiences import classes_of, task_label_of
-from avalanche_dlcpa.model_head import find_head
+from avalanche_dlcpa.model_head import find_head, linear_of
 
 
 class ClassifierAlignmentPlugin(SupervisedPlugin):
@@ -21,8 +21,8 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
 
     Given a `CumulativeParameterAveragingPlugin`, it aligns the head of that plugin's averaged model
     with the averaged features, which the mean of the heads would not fit; the head is then left out
-    of the average. Alone, it aligns the head of the strategy's own model. The loss is the strategy's
-    criterion over the classes of the present experience; no gradient passes the head.
+    of the average. Alone, it aligns the head of the strategy's own model. The loss is that of the
+    strategy over the classes of the present experience; no gradient passes the head.
 
     Args:
         average: The plugin whose averaged model is aligned, also in the strategy's list of plugins,
@@ -80,7 +80,7 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
         head = self._model(strategy).get_submodule(self.head)
         if isinstance(head, MultiHeadClassifier):
             head = head.classifiers[str(task_label_of(strategy.experience))]
-        return head.classifier if isinstance(head, IncrementalClassifier) else head
+        return linear_of(head)
 
     def after_training_iteration(self, strategy: Any, **kwargs: Any) -> None:
         """One step of the head on those samples of the mini-batch that belong to the experience."""

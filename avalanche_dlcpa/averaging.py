@@ -112,7 +112,7 @@ class ParameterAverage:
 
     @torch.no_grad()
     def end(self, source: Iterable[Tensor]) -> None:
-        """Finish an experience: keep its mean also where that is wider than the averaged parameters."""
+        """Finish an experience: keep its mean, also where that is wider than its rounding."""
         if self.update == "cumulative":
             cumulative_average_(self._previous, self._previous, source, self._t)
         self._begun = False

@@ -41,7 +41,7 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
     trains its own model as ever. After every optimizer step `averaged_model` holds the mean of the
     model over the experiences up to the present one (Eq. 8), with memory for one snapshot,
     and every evaluation answers with it. Rows and heads that a model grows are averaged since the
-    experience in which they appeared. Batch norm statistics, which do not average well, are computed
+    experience in which they appeared. Batch norm statistics do not average well: they are computed
     anew on the experience's own images at its end.
 
     Args:

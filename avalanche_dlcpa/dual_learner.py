@@ -24,9 +24,9 @@ class DualLearner(DynamicModule):
     """A plastic and a stable feature extractor with one linear classifier a task.
 
     In training mode it answers with the plastic learner, in evaluation mode with the stable one, so
-    that Avalanche's own loop, metrics and loggers work unchanged. The given model becomes the plastic
-    learner itself (its last linear layer is taken out of it, in place); the stable learner starts as
-    its copy. Only the plastic learner takes gradients from a loss on the features.
+    that Avalanche's own loop, metrics and loggers work unchanged. The given model itself becomes
+    the plastic learner (its last linear layer is taken out, in place); the stable learner starts as
+    its copy and takes no gradients.
 
     Args:
         model: Any classifier of images (B, C, H, W) or vectors. Its last linear layer, also

@@ -1,8 +1,9 @@
-"""Taking a user's classifier apart: the feature extractor, and the last linear layer as its head."""
+"""Taking a user's classifier apart: the feature extractor, and its head, the last linear layer."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import cast
 
 import torch
 from avalanche.models import IncrementalClassifier, MultiHeadClassifier, MultiTaskModule
@@ -72,6 +73,11 @@ class _WithoutTaskLabels(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.network(x, 0)
+
+
+def linear_of(head: nn.Module) -> nn.Linear:
+    """The linear layer that a head is, or that an `IncrementalClassifier` holds."""
+    return cast(nn.Linear, head.classifier if isinstance(head, IncrementalClassifier) else head)
 
 
 def detach_head(model: nn.Module, name: str | None = None) -> tuple[nn.Module, HeadStart]:
@@ -161,7 +167,7 @@ def _linears(module: nn.Module) -> list[str]:
 
 
 def _twins_of_last(model: nn.Module, linears: list[str]) -> list[str]:
-    """The last linear layer and others of its shape beside it, where no order says which is last."""
+    """The last linear layer, and those of its shape beside it where no order tells the last."""
     parent_name = linears[-1].rpartition(".")[0]
     if isinstance(model.get_submodule(parent_name), nn.Sequential):
         return linears[-1:]
@@ -175,13 +181,11 @@ def _twins_of_last(model: nn.Module, linears: list[str]) -> list[str]:
 
 
 def _head_start(head: nn.Module) -> HeadStart:
-    layers: dict[int | None, nn.Module]
+    layers: dict[int | None, nn.Linear]
     if isinstance(head, MultiHeadClassifier):
-        layers = {int(task): part.classifier for task, part in head.classifiers.items()}
-    elif isinstance(head, IncrementalClassifier):
-        layers = {None: head.classifier}
+        layers = {int(task): linear_of(part) for task, part in head.classifiers.items()}
     else:
-        layers = {None: head}
+        layers = {None: linear_of(head)}
     return HeadStart(
         weights={task: layer.weight.detach().clone() for task, layer in layers.items()},
         biases={

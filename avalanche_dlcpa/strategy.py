@@ -1,7 +1,8 @@
-"""DLCPA as an Avalanche strategy: the three steps of the paper's Algorithm 1, in Avalanche's loop."""
+"""DLCPA as an Avalanche strategy: the three steps of Algorithm 1 in Avalanche's own loop."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -43,6 +44,41 @@ from avalanche_dlcpa.views import PaperViews
 Views = Callable[[Tensor], Sequence[Tensor]]
 
 
+@dataclasses.dataclass
+class _Experience:
+    """What lives no longer than the training on an experience.
+
+    Attributes:
+        scope: The classes among which its samples compete.
+        guard: The batch norm statistics before the present mini-batch.
+        temporary: The additional classifier of ablation (b).
+        views: Views that enter the cross-entropies, one after the other, (V * B, ...).
+        targets: Their columns in the scope, (V * B,).
+        logits: Their logits on the plastic learner's features, (V * B, K).
+        ssl_loss: L_ssl of the mini-batch.
+    """
+
+    scope: ClassifierScope
+    guard: BatchNormGuard
+    temporary: nn.Linear | None
+    views: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
+    targets: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
+    logits: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
+    ssl_loss: Tensor | float = 0.0
+
+    def competing(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and targets for the criterion, each sample among the classes of its own task."""
+        return self.scope.rivals_only(logits, self.targets), self.targets
+
+    def first_view_by_label(self, batch_size: int, num_outputs: int) -> Tensor:
+        """Logits of the first view by class label (B, W), for metrics and plugins."""
+        logits = self.logits[:batch_size]
+        allowed = self.scope.rivals_only(logits, self.targets[:batch_size])
+        lowest = logits.detach().amin(dim=1, keepdim=True) - MASK_MARGIN
+        rows = lowest.expand(-1, num_outputs)
+        return rows.scatter_reduce(1, self.scope.labels.expand_as(logits), allowed, "amax")
+
+
 class DLCPAStrategy(SupervisedTemplate):
     """Dual learner with cumulative parameter averaging, exemplar-free.
 
@@ -55,8 +91,8 @@ class DLCPAStrategy(SupervisedTemplate):
             It starts each experience without state (momentum), as in the authors' runs.
         criterion: Of both cross-entropies. It gets logits (B, K) of the classes of the task alone,
             and the columns of the labels among them.
-        ssl: Self-supervised loss: a name of `avalanche_dlcpa.self_supervised.HEADS`, a head, or None
-            (ablation a).
+        ssl: Self-supervised loss: a name of `avalanche_dlcpa.self_supervised.HEADS`, a head, or
+            None (ablation a).
         supervised_weight: The paper's lambda, the weight of the cross-entropy (Eq. 6).
         classifier_lr: Learning rate of the classifiers' own SGD.
         scheduler: Makes a schedule for ``optimizer``, anew in each experience and stepped once an
@@ -71,8 +107,8 @@ class DLCPAStrategy(SupervisedTemplate):
         stable_update: ``"cumulative"``, ``"ema"`` (ablation c) or ``"copy"`` (ablation d).
         plastic_classifier: What guides the plastic learner: the ``"aligned"`` classifier of the
             task, or a ``"temporary"`` one of its own (ablation b).
-        classifier_features: What the classifier is trained on: features of the ``"stable"`` learner,
-            or of the ``"plastic"`` one (ablation e).
+        classifier_features: What the classifier is trained on: features of the ``"stable"``
+            learner, or of the ``"plastic"`` one (ablation e).
         train_mb_size: Mini-batch size in training; at least 2 with a self-supervised loss or batch
             norm, so Avalanche's default of 1 does not do for those.
         train_epochs: Epochs an experience.
@@ -165,22 +201,13 @@ class DLCPAStrategy(SupervisedTemplate):
         self._schedule = ExperienceSchedule(optimizer, scheduler)
         self._average = average(list(dual.stable.parameters()))
         self._alignment = ClassifierAlignment(classifier_lr, classifier_scheduler)
-        self._forget_experience()
-
-    def _forget_experience(self) -> None:
-        """Hold nothing of an experience: no sample, feature or loader of it stays reachable."""
-        self._scope: ClassifierScope | None = None
-        self._temporary: nn.Linear | None = None
-        self._guard: BatchNormGuard | None = None
+        self._now: _Experience | None = None
         self._own_loader: Any = None
-        self._views: Tensor | None = None
-        self._logits: Tensor | None = None
-        self._targets: Tensor | None = None
-        self._ssl_loss: Tensor | float = 0.0
 
     # Start of an experience ---------------------------------------------------------------------
 
     def _before_training_exp(self, **kwargs: Any) -> None:
+        self._forget_experience()  # of one that an exception broke off
         self._check_experience()
         if self.ssl is not None:
             self.ssl.to(self.device).train()
@@ -190,15 +217,17 @@ class DLCPAStrategy(SupervisedTemplate):
         super()._before_training_exp(**kwargs)
         classes, task_label = classes_of(self.experience), task_label_of(self.experience)
         mixed = self._has_other_samples(classes)
-        self._scope = scope_of(self.model.classifiers, task_label, classes, mixed=mixed)
+        scope = scope_of(self.model.classifiers, task_label, classes, mixed=mixed)
+        self._now = _Experience(
+            scope=scope,
+            guard=BatchNormGuard(self.model, *([] if self.ssl is None else [self.ssl])),
+            temporary=self._temporary_classifier(scope),
+        )
         self._average.begin(int(self.model.num_averaged))
-        self._alignment.begin(p for layer in self._scope.layers for p in layer.parameters())
+        self._alignment.begin(p for layer in scope.layers for p in layer.parameters())
         self._schedule.begin()
-        if self.plastic_classifier == "temporary":
-            self._add_temporary_classifier()
-        self._guard = BatchNormGuard(self.model, *([] if self.ssl is None else [self.ssl]))
         if self._needs_two:
-            self.dataloader = AtLeastTwo(self.dataloader)
+            self.dataloader: Any = AtLeastTwo(self.dataloader)
 
     def _check_experience(self) -> None:
         if isinstance(self.experience, OnlineCLExperience):
@@ -224,9 +253,7 @@ class DLCPAStrategy(SupervisedTemplate):
         present = getattr(targets, "uniques", None) or set(targets)
         return self.dataloader is not self._own_loader or not present <= set(classes)
 
-    def check_model_and_optimizer(
-        self, reset_optimizer_state: bool = True, **kwargs: Any
-    ) -> None:
+    def check_model_and_optimizer(self, reset_optimizer_state: bool = True, **kwargs: Any) -> None:
         """Add the classifiers of new classes, and start the optimizer without state."""
         self.model = self.model_adaptation()
         self.make_optimizer(reset_optimizer_state=reset_optimizer_state)
@@ -239,13 +266,14 @@ class DLCPAStrategy(SupervisedTemplate):
         if reset_optimizer_state:
             self.optimizer.state.clear()
 
-    def _add_temporary_classifier(self) -> None:
-        assert self._scope is not None
-        like = self._scope.layers[0].weight
-        self._temporary = nn.Linear(
-            like.shape[1], len(self._scope.labels), device=like.device, dtype=like.dtype
-        )
-        self.optimizer.param_groups[0]["params"] += list(self._temporary.parameters())
+    def _temporary_classifier(self, scope: ClassifierScope) -> nn.Linear | None:
+        """Ablation (b): a classifier that only guides the plastic learner, for one experience."""
+        if self.plastic_classifier == "aligned":
+            return None
+        like = scope.layers[0].weight
+        layer = nn.Linear(like.shape[1], len(scope.labels), device=like.device, dtype=like.dtype)
+        self.optimizer.param_groups[0]["params"] += list(layer.parameters())
+        return layer
 
     # One iteration ------------------------------------------------------------------------------
 
@@ -257,20 +285,23 @@ class DLCPAStrategy(SupervisedTemplate):
         """
         if not self.is_training:
             return self.model(self.mb_x, self._task_labels())
-        assert self._scope is not None and self._guard is not None
-        self._guard.keep()
+        now = self._now
+        assert now is not None
+        now.guard.keep()
         views = self._make_views(self.mb_x)
         features: Sequence[Tensor]
         if self.ssl is None:
-            self._ssl_loss, features = 0.0, (self.model.plastic(views[0]),)
+            now.ssl_loss, features = 0.0, (self.model.plastic(views[0]),)
         else:
-            self._ssl_loss, features = self.ssl(self.model.plastic, *views)
+            now.ssl_loss, features = self.ssl(self.model.plastic, *views)
+        now.views = torch.cat(list(views[: len(features)]))
+        now.targets = now.scope.targets(self.mb_y, self._task_labels()).repeat(len(features))
         together = checked_features(torch.cat(list(features)), self.model.num_features)
-        self._views = torch.cat(list(views[: len(features)]))
-        targets = self._scope.targets(self.mb_y, self._task_labels())
-        self._targets = targets.repeat(len(features))
-        self._logits = self._guide(together)
-        return self._by_label(self._logits[: len(targets)], targets)
+        if now.temporary is not None:
+            now.logits = now.temporary(together)
+        else:
+            now.logits = now.scope.logits(together, frozen=True)
+        return now.first_view_by_label(len(self.mb_y), self.model.classifiers.num_outputs)
 
     def _task_labels(self) -> Tensor | None:
         return self.mbatch[-1] if len(self.mbatch) > 2 else None
@@ -287,31 +318,13 @@ class DLCPAStrategy(SupervisedTemplate):
             )
         return views[:needed]
 
-    def _guide(self, features: Tensor) -> Tensor:
-        """Logits of the frozen classifier of the task, or of the temporary one, (B, K)."""
-        assert self._scope is not None
-        if self._temporary is not None:
-            return self._temporary(features)
-        return self._scope.logits(features, frozen=True)
-
-    def _by_label(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Order the logits of the scope by class label, for metrics and plugins."""
-        assert self._scope is not None
-        lowest = logits.detach().amin(dim=1, keepdim=True) - MASK_MARGIN
-        rows = lowest.expand(-1, self.model.classifiers.num_outputs)
-        allowed = self._scope.rivals_only(logits, targets)
-        return rows.scatter_reduce(1, self._scope.labels.expand_as(logits), allowed, "amax")
-
     def criterion(self) -> Tensor:
         """Eq. 6 in training, the plain criterion at evaluation."""
         if not self.is_training:
             return super().criterion()
-        assert self._logits is not None
-        return self._ssl_loss + self.supervised_weight * self._cross_entropy(self._logits)
-
-    def _cross_entropy(self, logits: Tensor) -> Tensor:
-        assert self._scope is not None and self._targets is not None
-        return self._criterion(self._scope.rivals_only(logits, self._targets), self._targets)
+        now = self._now
+        assert now is not None
+        return now.ssl_loss + self.supervised_weight * self._criterion(*now.competing(now.logits))
 
     def backward(self) -> None:
         """Backward pass of Eq. 6, unless the loss is not finite.
@@ -323,11 +336,11 @@ class DLCPAStrategy(SupervisedTemplate):
         super().backward()
 
     def _check_finite(self, loss: Tensor, name: str) -> None:
-        assert self._guard is not None
+        assert self._now is not None
         try:
             check_finite(loss, name=name, experience=self.experience, clock=self.clock)
         except NonFiniteLossError:
-            self._guard.restore()
+            self._now.guard.restore()
             raise
 
     def _after_update(self, **kwargs: Any) -> None:
@@ -339,12 +352,13 @@ class DLCPAStrategy(SupervisedTemplate):
 
     def _after_training_iteration(self, **kwargs: Any) -> None:
         """Step 3: one step of the classifier on the stable learner's features of the same views."""
-        assert self._scope is not None and self._views is not None
+        now = self._now
+        assert now is not None
         with torch.no_grad():
-            features = self.model.stable(self._views)  # also keeps its batch norm statistics up
+            features = self.model.stable(now.views)  # also keeps its batch norm statistics up
             if self.classifier_features == "plastic":
-                features = self.model.plastic(self._views)
-        loss = self._cross_entropy(self._scope.logits(features, frozen=False))
+                features = self.model.plastic(now.views)
+        loss = self._criterion(*now.competing(now.scope.logits(features, frozen=False)))
         self._check_finite(loss, "classifier loss")
         self._alignment.step_(loss)
         super()._after_training_iteration(**kwargs)
@@ -370,9 +384,14 @@ class DLCPAStrategy(SupervisedTemplate):
             self.ssl.after_training_exp()
         self._alignment.end()
         self.optimizer.zero_grad(set_to_none=True)
-        remove_parameters_(self.optimizer, self._temporary)
         self._forget_experience()
         super()._after_training_exp(**kwargs)
+
+    def _forget_experience(self) -> None:
+        """Hold nothing of an experience: no sample, feature or loader of it stays reachable."""
+        if self._now is not None:
+            remove_parameters_(self.optimizer, self._now.temporary)
+        self._now = self._own_loader = None
 
     @torch.no_grad()
     def eval(self, exp_list: Any, **kwargs: Any) -> dict[str, Any]:

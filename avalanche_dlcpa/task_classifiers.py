@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +42,11 @@ class TaskClassifiers(nn.Module):
         """D, the length of a feature vector."""
         return self._start.in_features
 
+    @property
+    def linears(self) -> list[nn.Linear]:
+        """The layers, as a list."""
+        return [cast(nn.Linear, layer) for layer in self.layers]
+
     def widen(self, num_outputs: int) -> None:
         """Make answers at least so wide; changes nothing but the width of `answer`."""
         self.num_outputs = max(self.num_outputs, num_outputs)
@@ -51,8 +57,9 @@ class TaskClassifiers(nn.Module):
         new = [label for label in classes if (task_label, label) not in known]
         if new:
             layer = self._start.linear(task_label, new)
-            device = self.layers[0].weight.device if self.layers else None
-            self.layers.append(layer.to(device))
+            if self.layers:
+                layer.to(self.linears[0].weight.device)
+            self.layers.append(layer)
             self.keys += [(task_label, label) for label in new]
             self._columns = None
         self.widen(max(classes) + 1)
@@ -61,7 +68,7 @@ class TaskClassifiers(nn.Module):
         """Logits of all classifiers side by side, (B, D) -> (B, K), columns as in `keys`."""
         if not self.layers:
             return features.new_zeros(len(features), 0)
-        return F.linear(features, *_side_by_side(list(self.layers)))
+        return F.linear(features, *_side_by_side(self.linears))
 
     def answer(self, logits: Tensor, task_labels: Tensor | int | None = None) -> Tensor:
         """Order logits (B, K) by class label, (B, W); see `DualLearner.forward`.
@@ -188,11 +195,11 @@ def scope_of(
         classes: Of the experience.
         mixed: Whether samples of earlier tasks come along.
     """
-    device = classifiers.layers[0].weight.device
+    device = classifiers.linears[0].weight.device
     current = {(task_label, label) for label in classes}
     layers, keys, groups = [], [], []
     column = 0
-    for index, layer in enumerate(classifiers.layers):
+    for index, layer in enumerate(classifiers.linears):
         layer_keys = classifiers.keys[column : column + layer.out_features]
         column += layer.out_features
         if mixed or current.intersection(layer_keys):

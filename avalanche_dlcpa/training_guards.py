@@ -23,8 +23,8 @@ class NonFiniteLossError(ValueError):
 class AtLeastTwo:
     """A loader without its mini-batches of one sample, with a warning at the first it leaves out.
 
-    Batch norm and the contrastive losses are undefined on one sample; an epoch's last mini-batch may
-    hold just one.
+    Batch norm and the contrastive losses are undefined on one sample, and the last mini-batch of an
+    epoch may hold just one.
 
     Args:
         loader: Yields mini-batches, sequences of tensors with a leading sample axis.

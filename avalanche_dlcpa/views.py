@@ -226,7 +226,7 @@ def jitter_color(
     """Colour jitter, each image with its own numbers: torchvision's `adjust_*`, one after another.
 
     Args:
-        x: Images (B, C, H, W), C = 1 or 3; values are clamped to [0, 1] first.
+        x: Images (B, C, H, W), C = 1 or 3, with values in [0, 1]; others are clamped.
         brightness: Factors (B,), at least 0.
         contrast: Factors (B,), at least 0.
         saturation: Factors (B,), at least 0; without effect if C = 1.
@@ -244,20 +244,17 @@ def jitter_color(
         >>> jitter_color(x, brightness=2 * one, **args).flatten()
         tensor([0.5000, 0.5000, 0.5000])
     """
-    x = x.clamp(0, 1)
-    one = torch.ones_like(brightness)
-    is_colored = x.shape[1] == 3
-    factors = torch.stack((brightness, contrast, saturation if is_colored else one, one), dim=1)
+    factors = torch.stack((brightness, contrast, saturation, torch.ones_like(hue)), dim=1)
     factors = factors.gather(1, order)
     step = torch.arange(4, device=x.device)
     hue_step = (order == HUE).int().argmax(dim=1, keepdim=True)
     # One hue rotation serves all orders: an image's blends before its hue come first, the others
-    # last. A blend with factor 1 changes nothing, so every image can go through all six.
+    # last. A blend with factor 1 only clamps, so every image can go through all six.
     before = torch.where(step < hue_step, factors, 1.0)
     after = torch.where(step > hue_step, factors, 1.0)
     for k in (0, 1, 2):
         x = _blend(x, factor=before[:, k], operation=order[:, k])
-    if is_colored:
+    if x.shape[1] == 3:
         x = _rotate_hue(x, turns=hue)
     for k in (1, 2, 3):
         x = _blend(x, factor=after[:, k], operation=order[:, k])
@@ -317,8 +314,7 @@ def crop_boxes(uniform: Tensor, *, size: tuple[int, int]) -> tuple[Tensor, Tenso
     first = fits.int().argmax(dim=0, keepdim=True)
     height, width = heights.gather(0, first)[0], widths.gather(0, first)[0]
     room = torch.stack((all_rows - height, all_columns - width))
-    # the minimum, since place * (room + 1) may be rounded up to room + 1
-    corner = (place * (room + 1)).floor().minimum(room)
+    corner = (place * (room + 1)).floor()
     top, left = torch.where(first == NUM_CROP_TRIES, (room / 2).floor(), corner)
     return top, left, height, width
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.demo [--out demo-results] [--setting digits] [--seed 0]
 
-Trains Naive, EWC, LwF and DLCPA with MoCoV2 on the same stream, network, epochs and seed, prints one
-table and writes a JSON a run, figures and a page.
+Trains Naive, EWC, LwF and DLCPA with MoCoV2 on the same stream, network, epochs and seed, prints
+one table and writes a JSON a run, figures and a page.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def main() -> None:
     torch.set_num_threads(words.threads)
     results, paths = [], []
     steps = len(METHODS) * SETTINGS[words.setting].num_experiences
-    with tqdm(total=steps, unit="task", bar_format="{desc:<18}{bar:30} {n}/{total} tasks, {elapsed}") as bar:
+    with tqdm(
+        total=steps, unit="task", bar_format="{desc:<18}{bar:30} {n}/{total} tasks, {elapsed}"
+    ) as bar:
         for method, entry in METHODS.items():
             bar.set_description_str(entry.title)
             result = run_cell(

@@ -23,7 +23,7 @@ class Method:
 
     Attributes:
         title: For tables and pages.
-        build: Network, hyperparameters of the method, then Avalanche's keyword arguments -> strategy.
+        build: Network, hyperparameters, then Avalanche's keyword arguments -> strategy.
         draws_views: Whether it augments by views of its own, and is therefore given images without
             the stream's augmentation.
     """
@@ -83,7 +83,7 @@ def _dlcpa_mocov2(
     last_epochs: int = 1,
     **common: Any,
 ) -> DLCPAStrategy:
-    """DLCPA with MoCoV2; both learning rates fall to a tenth for the last epochs (authors' runs)."""
+    """DLCPA with MoCoV2; both learning rates fall to a tenth at the end (authors' runs)."""
 
     def schedule(optimizer: Any) -> MultiStepLR:
         return MultiStepLR(optimizer, [common["train_epochs"] - last_epochs])

@@ -1,6 +1,6 @@
 """From the JSONs of `run` to tables, figures and one self-contained HTML page; never trains.
 
-    python -m benchmarks.report demo-results
+python -m benchmarks.report demo-results
 """
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ def rows(results: Iterable[Result]) -> list[tuple[str, ...]]:
     return [
         (
             METHODS[r["method"]].title,
-            *(f"{100 * r[scenario][name]:.2f}" for name in ("ACC", "BWT") for scenario in SCENARIOS),
+            *(
+                f"{100 * r[scenario][name]:.2f}"
+                for name in ("ACC", "BWT")
+                for scenario in SCENARIOS
+            ),
             f"{r['training_seconds']:.0f}",
         )
         for r in results
@@ -105,9 +109,7 @@ def write_figures(results: list[Result], folder: Path) -> list[Path]:
 
 
 def _curves(results: list[Result], scenario: str) -> dict[str, list[float]]:
-    return {
-        METHODS[r["method"]].title: r[scenario]["accuracy_over_experiences"] for r in results
-    }
+    return {METHODS[r["method"]].title: r[scenario]["accuracy_over_experiences"] for r in results}
 
 
 def _matrix(result: Result, scenario: str) -> np.ndarray:

@@ -1,6 +1,6 @@
 """One run: a method in a setting with a seed -> one JSON, written whole or not at all.
 
-    python -m benchmarks.run --method dlcpa-mocov2 --setting digits --seed 0 --out demo-results
+python -m benchmarks.run --method dlcpa-mocov2 --setting digits --seed 0 --out demo-results
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Recording:
 
 
 class Playback(SupervisedPlugin):
-    """Puts the recorded labels and queue where the strategy would have its own; views are called."""
+    """Puts the recorded labels, queue and views where the strategy would have its own."""
 
     def __init__(self, recording):
         super().__init__()
@@ -100,7 +100,9 @@ def assert_state(module, expected):
     state = module.state_dict()
     assert expected.keys() <= state.keys()
     for key, value in expected.items():
-        torch.testing.assert_close(state[key], value, rtol=1e-4, atol=1e-4, msg=lambda m, k=key: f"{k}: {m}")
+        torch.testing.assert_close(
+            state[key], value, rtol=1e-4, atol=1e-4, msg=lambda m, k=key: f"{k}: {m}"
+        )
 
 
 @pytest.mark.parametrize(

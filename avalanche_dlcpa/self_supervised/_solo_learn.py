@@ -1,7 +1,7 @@
 """The self-supervised losses of solo-learn, loaded one file at a time.
 
-solo-learn 1.0.2 pins a torch of 2021 and its package imports pytorch-lightning, but each loss is one
-file that needs torch alone. So it is installed with ``--no-deps`` and only those files are loaded.
+solo-learn 1.0.2 pins a torch of 2021 and its package imports pytorch-lightning, but each loss is
+one file that needs torch alone. So it is installed with ``--no-deps``, and only those are loaded.
 No other module of ours knows about this.
 """
 
@@ -41,14 +41,15 @@ def _load_module(name: str):
             f"Run: {INSTALL_COMMAND}"
         )
     spec = importlib.util.spec_from_file_location(f"{__name__}.{name}", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 def _losses_folder() -> Path:
-    # find_spec locates the package without importing it: `import solo` fails beside a current torch.
+    # find_spec does not import the package: `import solo` fails beside a current torch.
     spec = importlib.util.find_spec("solo")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError(

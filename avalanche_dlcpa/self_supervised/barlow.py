@@ -11,9 +11,9 @@ from avalanche_dlcpa.self_supervised.head import SelfSupervisedHead, multilayer_
 class BarlowTwins(SelfSupervisedHead):
     """Cross-correlation of the two views' projections, driven towards the identity.
 
-    Projector D-512-512-512 with batch norm: in batches of 32 the loss, a sum over the squared width,
-    outgrows the cross-entropies of Eq. 6 with the 2048 units that solo-learn takes for images of
-    32x32 (in a test with SGD it diverged). Both views enter the cross-entropies.
+    Projector D-512-512-512 with batch norm: the loss is a sum over the squared width, and with the
+    2048 units that solo-learn takes for images of 32x32 it outgrows the cross-entropies of Eq. 6 in
+    small batches (it diverged in a test with SGD). Both views enter the cross-entropies.
 
     Args:
         off_diagonal: Weight of the off-diagonal entries. 5e-3 as in its paper.

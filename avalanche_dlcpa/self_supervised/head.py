@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterable
 
 import torch
@@ -30,7 +31,7 @@ class SelfSupervisedHead(nn.Module):
         """Make the layers, once, before training.
 
         Args:
-            plastic: The plastic learner, (B, C, H, W) -> (B, D). Not to be registered as a submodule.
+            plastic: The plastic learner, (B, C, H, W) -> (B, D); not to become a submodule.
             num_features: D, the length of its feature vectors.
         """
 
@@ -88,7 +89,7 @@ def multilayer_perceptron(
     """
     sizes = list(sizes)
     layers: list[nn.Module] = []
-    for width_in, width_out in zip(sizes[:-2], sizes[1:-1], strict=True):
+    for width_in, width_out in itertools.pairwise(sizes[:-1]):
         layers.append(nn.Linear(width_in, width_out, bias=bias))
         if batch_norm:
             layers.append(nn.BatchNorm1d(width_out))

@@ -1,0 +1,35 @@
+# make demo: the main job on embedded real data; make test: the whole test suite. Both build .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOLO_LEARN := solo-learn==1.0.2
+
+.PHONY: demo test lint types check install clean
+
+install: $(VENV)/.installed
+
+# torch and torchvision are resolved together, and solo-learn without the pins of its time.
+$(VENV)/.installed: setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --no-deps $(SOLO_LEARN)
+	touch $@
+
+demo: install
+	$(BIN)/python -W ignore -m benchmarks.demo --out demo-results
+
+test: install
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/mypy
+
+check: lint types test
+
+clean:
+	rm -rf $(VENV) demo-results
