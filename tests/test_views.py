@@ -316,6 +316,13 @@ def test_a_view_depends_on_its_image_and_numbers_alone(num_channels):
     assert torch.equal(augment(others, uniform=numbers)[0], y[0])
 
 
+def test_both_views_keep_the_order_of_the_images():
+    is_black = torch.rand(32) < 0.5
+    x = 0.5 * (~is_black).float().view(-1, 1, 1, 1).expand(32, 3, 8, 8)
+    for view in PaperViews()(x):
+        assert torch.equal(view.amax((1, 2, 3)) == 0, is_black)
+
+
 # The call -----------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,91 @@
+"""The built wheel outside the checkout, and the examples as a user runs them."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def run(*words, cwd, **environment):
+    keep = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=cwd,
+        env={**keep, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    build = run(
+        "-m", "pip", "wheel", "--no-deps", "--quiet", "-w", str(folder), str(ROOT), cwd=folder
+    )
+    assert build.returncode == 0, build.stderr
+    return next(folder.glob("*.whl"))
+
+
+def test_the_wheel_holds_the_whole_package_and_nothing_else(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    modules = {str(p.relative_to(ROOT)) for p in (ROOT / "avalanche_dlcpa").rglob("*.py")}
+    packed = {n for n in names if ".dist-info/" not in n}
+    assert packed == modules | {"avalanche_dlcpa/py.typed"}
+
+
+def test_the_wheel_trains_outside_the_checkout(wheel, tmp_path):
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    script = f"""
+import sys
+sys.path.insert(0, {str(site)!r})
+import avalanche_dlcpa
+assert avalanche_dlcpa.__file__.startswith({str(site)!r}), avalanche_dlcpa.__file__
+from torch.optim import SGD
+from avalanche_dlcpa import DLCPAStrategy
+from avalanche_dlcpa.backbones import resnet18
+from avalanche_dlcpa.streams import split_digits
+model = resnet18(10, in_channels=1, width=4)
+strategy = DLCPAStrategy(model=model, optimizer=SGD(model.parameters(), lr=0.01),
+                         train_mb_size=64, evaluator=None)
+strategy.train(split_digits(5).train_stream[0])
+print("trained", int(strategy.model.num_averaged))
+"""
+    result = run("-c", script, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip().endswith("trained 1")
+
+
+def test_without_solo_learn_the_constructor_names_the_command(tmp_path):
+    script = """
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "solo" else find(name, *more)
+from torch.optim import SGD
+from avalanche_dlcpa import DLCPAStrategy
+from avalanche_dlcpa.backbones import resnet18
+model = resnet18(10, width=4)
+DLCPAStrategy(model=model, optimizer=SGD(model.parameters(), lr=0.01), ssl=None, train_mb_size=2)
+model = resnet18(10, width=4)
+DLCPAStrategy(model=model, optimizer=SGD(model.parameters(), lr=0.01), train_mb_size=2)
+"""
+    result = run("-c", script, cwd=tmp_path, PYTHONPATH=str(ROOT))
+    assert result.returncode == 1
+    assert "ImportError" in result.stderr.splitlines()[-1]
+    assert "pip install --no-deps solo-learn==1.0.2" in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_run(example, tmp_path):
+    result = run("-W", "ignore", str(example), cwd=tmp_path, PYTHONPATH=str(ROOT))
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert "after learning task i" in result.stdout or "Top1_Acc_Stream" in result.stdout

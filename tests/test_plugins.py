@@ -1,0 +1,263 @@
+"""The two plugins, each alone on Avalanche's own strategies."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from avalanche.benchmarks import nc_benchmark
+from avalanche.evaluation.metrics import accuracy_metrics
+from avalanche.models import IncrementalClassifier, SimpleMLP, as_multitask
+from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin, SupervisedPlugin
+from avalanche.training.supervised import EWC, Naive
+from torch import nn
+from torch.nn import CrossEntropyLoss
+from torch.optim import SGD
+from torch.optim.lr_scheduler import MultiStepLR
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import TensorDataset
+
+from avalanche_dlcpa import ClassifierAlignmentPlugin, CumulativeParameterAveragingPlugin
+from avalanche_dlcpa.metrics import task_il_metrics
+
+
+def stream(num_classes=6, task_labels=False, per_class=16):
+    y = torch.arange(num_classes * per_class) % num_classes
+    x = torch.randn(len(y), 10) * 0.3 + torch.eye(10)[y]
+    data = TensorDataset(x, y)
+    return nc_benchmark(data, data, 3, task_labels=task_labels, shuffle=False)
+
+
+def mlp(num_classes=6):
+    return SimpleMLP(num_classes, input_size=10, hidden_size=16, drop_rate=0)
+
+
+def with_batch_norm():
+    return nn.Sequential(nn.Linear(10, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 6))
+
+
+def growing():
+    return nn.Sequential(nn.Linear(10, 16), nn.ReLU(), IncrementalClassifier(16, 2))
+
+
+def multi_head():
+    return as_multitask(mlp(2), "classifier")
+
+
+def naive(model, plugins, kind=Naive, **arguments):
+    return kind(
+        model=model,
+        optimizer=SGD(model.parameters(), lr=0.1),
+        criterion=CrossEntropyLoss(),
+        train_mb_size=8,
+        train_epochs=2,
+        eval_mb_size=32,
+        plugins=plugins,
+        evaluator=EvaluationPlugin(accuracy_metrics(experience=True, stream=True)),
+        **arguments,
+    )
+
+
+class Snapshots(SupervisedPlugin):
+    def __init__(self):
+        super().__init__()
+        self.taken = []
+
+    def after_training_exp(self, strategy, **kwargs):
+        self.taken.append(copy.deepcopy(strategy.model))
+
+
+@pytest.mark.parametrize("kind", [Naive, EWC])
+def test_the_averaged_model_is_torchs_average_of_the_snapshots(kind):
+    average, snapshots = CumulativeParameterAveragingPlugin(), Snapshots()
+    extra = {"ewc_lambda": 1.0} if kind is EWC else {}
+    strategy = naive(mlp(), [average, snapshots], kind, **extra)
+    for experience in stream().train_stream:
+        strategy.train(experience)
+    oracle = AveragedModel(mlp())
+    for model in snapshots.taken:
+        oracle.update_parameters(model)
+    assert average.num_averaged == 3
+    for ours, torchs in zip(
+        average.averaged_model.parameters(), oracle.module.parameters(), strict=True
+    ):
+        torch.testing.assert_close(ours, torchs, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_that_a_head_grows_are_averaged_since_they_exist():
+    average, snapshots = CumulativeParameterAveragingPlugin(), Snapshots()
+    strategy = naive(growing(), [average, snapshots])
+    bench = stream()
+    for experience in bench.train_stream:
+        strategy.train(experience)
+        strategy.eval(bench.test_stream)  # grows the head of the averaged model only
+    weights = [model[2].classifier.weight.detach() for model in snapshots.taken]
+    assert [len(w) for w in weights] == [2, 4, 6]
+    mean = average.averaged_model[2].classifier.weight
+    torch.testing.assert_close(mean[:2], sum(w[:2] for w in weights) / 3)
+    torch.testing.assert_close(mean[2:4], sum(w[2:4] for w in weights[1:]) / 2)
+    torch.testing.assert_close(mean[4:], weights[2][4:])
+
+
+def test_evaluation_answers_with_the_average_and_training_goes_on_with_the_model():
+    average = CumulativeParameterAveragingPlugin()
+    strategy = naive(mlp(), [average])
+    model, bench = strategy.model, stream()
+    for experience in bench.train_stream:
+        strategy.train(experience)
+    seen = []
+
+    class Watch(SupervisedPlugin):
+        def after_eval_forward(self, strategy, **kwargs):
+            seen.append((strategy.model, strategy.mb_x, strategy.mb_output))
+
+    strategy.plugins.append(Watch())
+    before = copy.deepcopy(model.state_dict())
+    strategy.eval(bench.test_stream)
+    assert strategy.model is model
+    assert model.training
+    for answering, x, output in seen:
+        assert answering is average.averaged_model
+        torch.testing.assert_close(output, average.averaged_model(x))
+        assert not torch.allclose(output, model(x))
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+def test_training_is_the_same_with_and_without_the_plugin():
+    states = []
+    for plugins in ([], [CumulativeParameterAveragingPlugin()]):
+        torch.manual_seed(0)
+        strategy = naive(with_batch_norm(), plugins)
+        for experience in stream().train_stream:
+            torch.manual_seed(1)
+            strategy.train(experience)
+        states.append(strategy.model.state_dict())
+    for name, value in states[0].items():
+        assert torch.equal(value, states[1][name]), name
+
+
+def test_batch_norm_statistics_are_those_of_the_averaged_model_on_the_data():
+    average = CumulativeParameterAveragingPlugin()
+    strategy = naive(with_batch_norm(), [average])
+    bench = stream()
+    for experience in bench.train_stream[:2]:
+        strategy.train(experience)
+    x = torch.stack([sample[0] for sample in bench.train_stream[1].dataset])
+    linear, norm = average.averaged_model[0], average.averaged_model[1]
+    torch.testing.assert_close(norm.running_mean, linear(x).mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_alignment_trains_the_head_of_the_average_on_its_features_alone():
+    average = CumulativeParameterAveragingPlugin()
+    alignment = ClassifierAlignmentPlugin(average, lr=0.5)
+    strategy = naive(mlp(), [average, alignment])
+    bench = stream()
+    start = copy.deepcopy(strategy.model.classifier.weight.detach())
+    captured = {}
+
+    class OneStep(SupervisedPlugin):
+        def before_training_iteration(self, strategy, **kwargs):
+            mean = average.averaged_model
+            captured["head"] = copy.deepcopy(mean.classifier)
+
+        def after_update(self, strategy, **kwargs):  # after the averaging plugin's
+            captured["mean"] = copy.deepcopy(average.averaged_model)
+
+        def after_training_iteration(self, strategy, **kwargs):  # after the alignment plugin's
+            head, mean = captured["head"], captured["mean"]
+            features = mean.get_features(strategy.mb_x).detach()
+            logits = head(features)[:, :2]
+            grads = torch.autograd.grad(
+                nn.functional.cross_entropy(logits, strategy.mb_y), list(head.parameters())
+            )
+            ours = average.averaged_model.classifier
+            for now, old, grad in zip(ours.parameters(), head.parameters(), grads, strict=True):
+                torch.testing.assert_close(now, old - 0.5 * grad, rtol=1e-5, atol=1e-6)
+            captured["checked"] = captured.get("checked", 0) + 1
+
+    strategy.plugins.insert(2, OneStep())
+    strategy.train(bench.train_stream[0])
+    assert captured["checked"] == 8
+    aligned = average.averaged_model.classifier.weight
+    assert torch.equal(aligned[2:], start[2:])  # only the classes of the experience
+    assert not torch.allclose(aligned[:2], strategy.model.classifier.weight[:2])
+
+
+@pytest.mark.parametrize(
+    ("model", "task_labels"),
+    [(mlp, False), (growing, False), (with_batch_norm, False), (multi_head, True)],
+)
+def test_the_aligned_average_classifies_every_task(model, task_labels):
+    average = CumulativeParameterAveragingPlugin()
+    strategy = naive(model(), [average, ClassifierAlignmentPlugin(average, lr=0.5)])
+    (task_il,) = task_il_metrics()
+    strategy.evaluator.metrics.append(task_il)
+    strategy.train_epochs = 10
+    bench = stream(task_labels=task_labels)
+    for experience in bench.train_stream:
+        strategy.train(experience, eval_streams=[])
+        strategy.eval(bench.test_stream[: experience.current_experience + 1])
+    assert task_il.matrix()[-1].min() > 0.8
+
+
+def test_periodic_evaluation_within_an_experience_does_not_stop_the_alignment():
+    average = CumulativeParameterAveragingPlugin()
+    strategy = naive(growing(), [average, ClassifierAlignmentPlugin(average, lr=0.5)], eval_every=1)
+    bench = stream()
+    weights = []
+
+    class Watch(SupervisedPlugin):
+        def before_training_epoch(self, strategy, **kwargs):
+            weights.append(average.averaged_model[2].classifier.weight[:2].clone())
+
+    strategy.plugins.insert(2, Watch())
+    strategy.train_epochs = 3
+    strategy.train(bench.train_stream[0], eval_streams=[bench.test_stream])
+    changes = [(b - a).abs().max() for a, b in itertools.pairwise(weights)]
+    assert len(changes) == 2
+    assert min(changes) > 1e-3
+
+
+def test_alignment_alone_trains_the_strategys_own_head_further():
+    plain, aligned = [], []
+    for weights, plugins in ((plain, []), (aligned, [ClassifierAlignmentPlugin(lr=0.1)])):
+        torch.manual_seed(0)
+        strategy = naive(mlp(), plugins)
+        strategy.train(stream().train_stream[0])
+        weights += [strategy.model.classifier.weight.detach()]
+    assert not torch.allclose(plain[0][:2], aligned[0][:2])
+
+
+def test_replayed_samples_of_other_tasks_do_not_reach_the_alignment():
+    average = CumulativeParameterAveragingPlugin()
+    alignment = ClassifierAlignmentPlugin(average, lr=0.5)
+    strategy = naive(mlp(), [average, alignment, ReplayPlugin(20)])
+    bench = stream()
+    strategy.train(bench.train_stream[0])
+    rows = average.averaged_model.classifier.weight[:2].clone()
+    strategy.train(bench.train_stream[1])
+    assert torch.equal(average.averaged_model.classifier.weight[:2], rows)
+
+
+def test_the_schedule_of_the_alignment_starts_anew_in_each_experience():
+    alignment = ClassifierAlignmentPlugin(lr=0.4, scheduler=lambda o: MultiStepLR(o, [1]))
+    rates = []
+
+    class Watch(SupervisedPlugin):
+        def before_training_epoch(self, strategy, **kwargs):
+            rates.append(alignment.alignment.optimizer.param_groups[0]["lr"])
+
+    strategy = naive(mlp(), [alignment, Watch()])
+    for experience in stream().train_stream[:2]:
+        strategy.train(experience)
+    assert rates == pytest.approx([0.4, 0.04, 0.4, 0.04])
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="one of cumulative, ema, copy, got 'mean'"):
+        CumulativeParameterAveragingPlugin(update="mean")
+    with pytest.raises(ValueError, match="learning rate to be above 0, got 0"):
+        ClassifierAlignmentPlugin(lr=0)
+    alone = ClassifierAlignmentPlugin(CumulativeParameterAveragingPlugin())
+    with pytest.raises(ValueError, match=r"plugins=\[average, alignment\]"):
+        naive(mlp(), [alone]).train(stream().train_stream[0])
