@@ -18,3 +18,34 @@ HYPERPARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
         "dlcpa-mocov2": {"lr": 0.05, "classifier_lr": 0.2},
     },
 }
+
+# What `benchmarks.tune` tries, on the validation split.
+GRIDS: dict[str, dict[str, list[dict[str, list[Any]]]]] = {
+    "digits": {
+        "naive": [{"lr": [0.01, 0.03, 0.1]}],
+        "ewc": [{"lr": [0.01, 0.03, 0.1], "strength": [1.0, 10.0, 100.0]}],
+        "lwf": [{"lr": [0.01, 0.03, 0.1], "strength": [1.0, 3.0, 10.0]}],
+        "dlcpa-mocov2": [
+            {
+                "lr": [0.02, 0.05],
+                "classifier_lr": [0.02, 0.05],
+                "supervised_weight": [1.0, 3.0],
+                "queue_size": [1024],
+            }
+        ],
+    },
+    "lab-cifar100": {
+        "naive": [{"lr": [0.02, 0.05, 0.1]}, {"lr": [0.005, 0.01, 0.02], "momentum": [0.9]}],
+        "ewc": [
+            {"lr": [0.05], "strength": [1.0, 10.0, 100.0]},
+            {"lr": [0.02], "strength": [10.0, 100.0]},
+            {"lr": [0.1], "strength": [1.0]},
+        ],
+        "lwf": [
+            {"lr": [0.02, 0.05, 0.1], "strength": [1.0]},
+            {"lr": [0.05], "strength": [3.0, 10.0]},
+            {"lr": [0.1], "strength": [3.0]},
+        ],
+        "dlcpa-mocov2": [],
+    },
+}

@@ -73,7 +73,8 @@ def test_every_model_learns_every_stream(stream_name, model_name):
 
     assert strategy.model.num_averaged == 2
     losses = [float(value) for name, value in results.items() if name.startswith("Loss")]
-    assert len(losses) == 1 + 3  # the last training epoch, and three experiences evaluated
+    assert sum(name.startswith("Loss_Exp") for name in results) == 3
+    assert len(losses) > 3  # those of training too
     assert all(math.isfinite(loss) for loss in losses)
     assert all(parameter.isfinite().all() for parameter in strategy.model.parameters())
 
@@ -88,7 +89,7 @@ def test_every_model_learns_every_stream(stream_name, model_name):
         assert own == pytest.approx((task_il[1, 0] + task_il[1, 1] + 0) / 3)
     else:
         assert class_il[0, 0] == task_il[0, 0]  # a single task: the scenarios are one
-        assert (class_il[:2, :2] <= task_il[:2, :2]).sum() >= 3  # NaN above the diagonal
+        assert (class_il[1, :2] <= task_il[1, :2]).all()
         assert class_il[1, 2] == class_il[0, 2] == 0  # predicted among the classes seen
         assert class_il[1, :2].mean() >= 0.25
 
