@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -160,7 +160,6 @@ class DLCPAStrategy(SupervisedTemplate):
         peval_mode: str = "epoch",
     ):
         refuse_distributed()
-        _expect_choice("average_source", average_source, ("plastic", "momentum"))
         _expect_choice("plastic_classifier", plastic_classifier, ("aligned", "temporary"))
         _expect_choice("classifier_features", classifier_features, ("stable", "plastic"))
         if not 0 <= supervised_weight < float("inf"):
@@ -169,17 +168,20 @@ class DLCPAStrategy(SupervisedTemplate):
                 f"got {supervised_weight}."
             )
         self.ssl = make_head(ssl)
+        _expect_average_source(average_source, self.ssl)
         self._needs_two = self.ssl is not None or bool(batch_norms(model))
         _expect_batch_size(train_mb_size, self.ssl, self._needs_two)
         average = functools.partial(ParameterAverage, update=stable_update)
-        average([])  # refuses an unknown rule before the model is touched
+        average([])  # refuses an unknown rule
+        self._alignment = ClassifierAlignment(classifier_lr, classifier_scheduler)
+        device = torch.device(device)
         parameters = split_parameters(model, head)
         check_optimizer(optimizer, parameters, self.ssl)
 
+        # All is checked; from here on the user's model and optimizer are changed.
         dual = _as_dual_learner(model, head, bn_statistics)
         if self.ssl is not None:
             self.ssl.build(dual.plastic, dual.num_features)
-        self._averaged = _module_to_average(dual, self.ssl, average_source)
         adopt_parameters_(optimizer, parameters, self.ssl)
         super().__init__(
             model=dual,
@@ -199,8 +201,9 @@ class DLCPAStrategy(SupervisedTemplate):
         self.plastic_classifier = plastic_classifier
         self.classifier_features = classifier_features
         self._schedule = ExperienceSchedule(optimizer, scheduler)
+        self._average_source = average_source
         self._average = average(list(dual.stable.parameters()))
-        self._alignment = ClassifierAlignment(classifier_lr, classifier_scheduler)
+        self._at_least_two = AtLeastTwo()
         self._now: _Experience | None = None
         self._own_loader: Any = None
 
@@ -227,7 +230,8 @@ class DLCPAStrategy(SupervisedTemplate):
         self._alignment.begin(p for layer in scope.layers for p in layer.parameters())
         self._schedule.begin()
         if self._needs_two:
-            self.dataloader: Any = AtLeastTwo(self.dataloader)
+            self._at_least_two.loader = self.dataloader
+            self.dataloader: Any = self._at_least_two
 
     def _check_experience(self) -> None:
         if isinstance(self.experience, OnlineCLExperience):
@@ -347,8 +351,15 @@ class DLCPAStrategy(SupervisedTemplate):
         """Step 2: the stable learner becomes the mean that includes the step just taken."""
         if self.ssl is not None:
             self.ssl.after_update(self.model.plastic)
-        self._average.update_(self._averaged.parameters())
+        self._average.update_(self._parameters_to_average())
         super()._after_update(**kwargs)
+
+    def _parameters_to_average(self) -> Iterable[nn.Parameter]:
+        if self._average_source == "plastic":
+            return self.model.plastic.parameters()
+        assert self.ssl is not None
+        assert self.ssl.momentum_encoder is not None
+        return self.ssl.momentum_encoder.parameters()
 
     def _after_training_iteration(self, **kwargs: Any) -> None:
         """Step 3: one step of the classifier on the stable learner's features of the same views."""
@@ -371,7 +382,7 @@ class DLCPAStrategy(SupervisedTemplate):
     # End of an experience -----------------------------------------------------------------------
 
     def _after_training_exp(self, **kwargs: Any) -> None:
-        self._average.end(self._averaged.parameters())
+        self._average.end(self._parameters_to_average())
         self.model.num_averaged += 1
         if self.model.bn_statistics == "recalibrated":
             recalibrate_batch_norm_(
@@ -391,7 +402,7 @@ class DLCPAStrategy(SupervisedTemplate):
         """Hold nothing of an experience: no sample, feature or loader of it stays reachable."""
         if self._now is not None:
             remove_parameters_(self.optimizer, self._now.temporary)
-        self._now = self._own_loader = None
+        self._now = self._own_loader = self._at_least_two.loader = None
 
     @torch.no_grad()
     def eval(self, exp_list: Any, **kwargs: Any) -> dict[str, Any]:
@@ -440,15 +451,10 @@ def _some_samples(dataset: Any, most: int = 64) -> Tensor:
     return torch.stack([plain[i][0] for i in range(0, len(plain), max(1, len(plain) // most))])
 
 
-def _module_to_average(
-    dual: DualLearner, ssl: SelfSupervisedHead | None, average_source: str
-) -> nn.Module:
-    if average_source == "plastic":
-        return dual.plastic
-    momentum_encoder = None if ssl is None else ssl.momentum_encoder
-    if momentum_encoder is None:
+def _expect_average_source(average_source: str, ssl: SelfSupervisedHead | None) -> None:
+    _expect_choice("average_source", average_source, ("plastic", "momentum"))
+    if average_source == "momentum" and not (ssl is not None and ssl.has_momentum_encoder):
         raise ValueError(
             "Expected a head with a momentum encoder for average_source='momentum', such as "
             f"ssl='mocov2' or 'byol', got {type(ssl).__name__}: use average_source='plastic'."
         )
-    return momentum_encoder

@@ -26,12 +26,12 @@ class AtLeastTwo:
     Batch norm and the contrastive losses are undefined on one sample, and the last mini-batch of an
     epoch may hold just one.
 
-    Args:
+    Attributes:
         loader: Yields mini-batches, sequences of tensors with a leading sample axis.
     """
 
-    def __init__(self, loader: Any):
-        self.loader = loader
+    def __init__(self) -> None:
+        self.loader: Any = None
         self.warned = False
 
     def __len__(self) -> int:

@@ -186,12 +186,13 @@ def augment(x: Tensor, *, uniform: Tensor) -> Tensor:
     Returns:
         The views (B, C, H, W).
     """
-    jitter, gray, flip, blur, brightness, contrast, saturation, hue, sigma = uniform[:9]
+    jitter, gray, flip, blur, hue, sigma = uniform[:6]
+    brightness, contrast, saturation = 0.2 + 1.6 * uniform[6:9]
     jittered = jitter_color(
         x,
-        brightness=0.2 + 1.6 * brightness,
-        contrast=0.2 + 1.6 * contrast,
-        saturation=0.2 + 1.6 * saturation,
+        brightness=brightness,
+        contrast=contrast,
+        saturation=saturation,
         hue=0.4 * hue - 0.2,
         order=uniform[9:13].argsort(dim=0).T,
     )
@@ -250,24 +251,28 @@ def jitter_color(
     hue_step = (order == HUE).int().argmax(dim=1, keepdim=True)
     # One hue rotation serves all orders: an image's blends before its hue come first, the others
     # last. A blend with factor 1 only clamps, so every image can go through all six.
-    before = torch.where(step < hue_step, factors, 1.0)
-    after = torch.where(step > hue_step, factors, 1.0)
-    for k in (0, 1, 2):
-        x = _blend(x, factor=before[:, k], operation=order[:, k])
+    before = _blend_weights(torch.where(step < hue_step, factors, 1.0), order=order)
+    after = _blend_weights(torch.where(step > hue_step, factors, 1.0), order=order)
+    for weights in before[:3]:
+        x = _blend(x, *weights)
     if x.shape[1] == 3:
         x = _rotate_hue(x, turns=hue)
-    for k in (1, 2, 3):
-        x = _blend(x, factor=after[:, k], operation=order[:, k])
+    for weights in after[1:]:
+        x = _blend(x, *weights)
     return x
 
 
-def _blend(x: Tensor, *, factor: Tensor, operation: Tensor) -> Tensor:
-    """Move x away from black (brightness), its mean gray (contrast) or its gray (saturation)."""
+def _blend_weights(factors: Tensor, *, order: Tensor) -> tuple[Tensor, ...]:
+    """Three weights (3, B, 1, 1, 1) for each step: of the pixel, its gray and the mean gray."""
+    rest = 1 - factors  # goes to gray (saturation), to the mean gray (contrast) or to black
+    weights = torch.stack((factors, rest * (order == SATURATION), rest * (order == CONTRAST)))
+    return weights.view(3, -1, 4, 1, 1, 1).unbind(2)
+
+
+def _blend(x: Tensor, of_pixel: Tensor, of_gray: Tensor, of_mean: Tensor) -> Tensor:
     gray = grayscale(x)
-    mean = gray.mean(dim=(2, 3), keepdim=True)
-    to_gray = _per_image((1 - factor) * (operation == SATURATION))
-    to_mean = _per_image((1 - factor) * (operation == CONTRAST))
-    return (_per_image(factor) * x).add_(to_gray * gray + to_mean * mean).clamp_(0, 1)
+    reference = of_gray * gray + of_mean * gray.mean(dim=(2, 3), keepdim=True)
+    return (of_pixel * x).add_(reference).clamp_(0, 1)
 
 
 def _rotate_hue(x: Tensor, *, turns: Tensor) -> Tensor:

@@ -387,15 +387,17 @@ def test_autocast_does_not_reach_the_views():
 
 
 class Operations(TorchDispatchMode):
-    """Names of all operations, those of a tensor made from Python numbers included."""
+    """Names of all operations, and the devices of their results."""
 
     def __init__(self):
         super().__init__()
-        self.names = set()
+        self.names, self.devices = set(), set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.names.add(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        self.devices |= {getattr(result, "device", None)}
+        return result
 
 
 WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "lift_fresh", "index", "index_put_"}
@@ -408,9 +410,18 @@ def test_nothing_waits_for_the_device_or_depends_on_values(num_channels):
         make(x)
     assert operations.names
     assert not operations.names & WAITING
-    with FakeTensorMode(allow_non_fake_inputs=False):  # has no values, so any use of one raises
+    with FakeTensorMode():  # tensors without values, so that any use of one raises
         view1, view2 = make(torch.empty(x.shape))
     assert view1.shape == view2.shape == x.shape
+
+
+@pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="needs a CUDA build, but no device")
+def test_nothing_is_made_on_the_host():
+    with FakeTensorMode():
+        x = torch.empty(8, 3, 16, 16, device="cuda")
+        with Operations() as operations:
+            PaperViews(mean=[0.5, 0.4, 0.3], std=[0.2])(x)
+    assert operations.devices - {None} == {torch.device("cuda:0")}
 
 
 def test_the_check_for_waiting_would_notice():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from avalanche_dlcpa.self_supervised import _solo_learn
 from avalanche_dlcpa.self_supervised.head import SelfSupervisedHead, multilayer_perceptron
 
 
@@ -25,6 +24,7 @@ class BarlowTwins(SelfSupervisedHead):
         ImportError: solo-learn is missing.
     """
 
+    loss_name = "barlow"
     projector: nn.Module
 
     def __init__(
@@ -40,7 +40,6 @@ class BarlowTwins(SelfSupervisedHead):
         self.scale = scale
         self.hidden_features = hidden_features
         self.out_features = out_features
-        self.loss = _solo_learn.load_loss("barlow")
 
     def build(self, plastic: nn.Module, num_features: int) -> None:
         """Make the projector."""

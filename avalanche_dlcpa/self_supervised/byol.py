@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from avalanche_dlcpa.self_supervised import _solo_learn
 from avalanche_dlcpa.self_supervised.head import (
     SelfSupervisedHead,
     momentum_copy,
@@ -30,6 +29,8 @@ class BYOL(SelfSupervisedHead):
         ImportError: solo-learn is missing.
     """
 
+    loss_name = "byol"
+    has_momentum_encoder = True
     projector: nn.Module
     predictor: nn.Module
     momentum_projector: nn.Module
@@ -41,7 +42,6 @@ class BYOL(SelfSupervisedHead):
         self.momentum = momentum
         self.hidden_features = hidden_features
         self.out_features = out_features
-        self.loss = _solo_learn.load_loss("byol")
 
     def build(self, plastic: nn.Module, num_features: int) -> None:
         """Make projector, predictor and the momentum copies."""

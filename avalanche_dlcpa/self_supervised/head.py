@@ -5,9 +5,12 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from avalanche_dlcpa.self_supervised import _solo_learn
 
 
 class SelfSupervisedHead(nn.Module):
@@ -17,15 +20,31 @@ class SelfSupervisedHead(nn.Module):
     follow Avalanche's hooks and do nothing by default. See ``examples/custom_head.py``.
 
     Its parameters are trained by the user's optimizer, beside those of the plastic learner. A head
-    that follows the plastic learner with a momentum encoder names it ``momentum_encoder``; that is
-    what ``average_source="momentum"`` averages.
+    that follows the plastic learner with a momentum encoder builds it as ``momentum_encoder`` and
+    says so; that is what ``average_source="momentum"`` averages.
+
+    Attributes:
+        loss_name: The loss of solo-learn that `loss` calls, None for a loss of one's own.
+        has_momentum_encoder: Whether `build` makes a ``momentum_encoder``.
+
+    Raises:
+        ImportError: ``loss_name`` is given and solo-learn is missing.
     """
 
+    loss_name: str | None = None
+    has_momentum_encoder: bool = False
     momentum_encoder: nn.Module | None
 
     def __init__(self) -> None:
         super().__init__()
         self.momentum_encoder = None
+        if self.loss_name is not None:
+            _solo_learn.load_loss(self.loss_name)  # missing? then say so now, not in training
+
+    def loss(self, *arguments: Any) -> Tensor:
+        """The loss of solo-learn that ``loss_name`` names."""
+        assert self.loss_name is not None
+        return _solo_learn.load_loss(self.loss_name)(*arguments)
 
     def build(self, plastic: nn.Module, num_features: int) -> None:
         """Make the layers, once, before training.

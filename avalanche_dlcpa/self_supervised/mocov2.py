@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from avalanche_dlcpa.self_supervised import _solo_learn
 from avalanche_dlcpa.self_supervised.head import (
     SelfSupervisedHead,
     momentum_copy,
@@ -31,6 +30,8 @@ class MoCoV2(SelfSupervisedHead):
         ImportError: solo-learn is missing.
     """
 
+    loss_name = "moco"
+    has_momentum_encoder = True
     queue: Tensor
     queue_pointer: Tensor
 
@@ -41,7 +42,6 @@ class MoCoV2(SelfSupervisedHead):
         self.temperature = temperature
         self.momentum = momentum
         self.queue_size = queue_size
-        self.loss = _solo_learn.load_loss("moco")
         self._keys: Tensor | None = None
 
     def build(self, plastic: nn.Module, num_features: int) -> None:

@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from avalanche_dlcpa.self_supervised import _solo_learn
 from avalanche_dlcpa.self_supervised.head import SelfSupervisedHead, multilayer_perceptron
 from avalanche_dlcpa.self_supervised.queue import enqueue_, random_unit_columns_
 
@@ -29,6 +28,7 @@ class NNCLR(SelfSupervisedHead):
         ImportError: solo-learn is missing.
     """
 
+    loss_name = "nnclr"
     projector: nn.Module
     predictor: nn.Module
     queue: Tensor
@@ -49,7 +49,6 @@ class NNCLR(SelfSupervisedHead):
         self.hidden_features = hidden_features
         self.out_features = out_features
         self.predictor_features = predictor_features
-        self.loss = _solo_learn.load_loss("nnclr")
         self._keys: Tensor | None = None
 
     def build(self, plastic: nn.Module, num_features: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from avalanche_dlcpa.self_supervised import _solo_learn
 from avalanche_dlcpa.self_supervised.head import SelfSupervisedHead, multilayer_perceptron
 
 
@@ -23,6 +22,7 @@ class SimSiam(SelfSupervisedHead):
         ImportError: solo-learn is missing.
     """
 
+    loss_name = "simsiam"
     projector: nn.Module
     predictor: nn.Module
 
@@ -37,7 +37,6 @@ class SimSiam(SelfSupervisedHead):
         self.hidden_features = hidden_features
         self.out_features = out_features
         self.predictor_features = predictor_features
-        self.loss = _solo_learn.load_loss("simsiam")
 
     def build(self, plastic: nn.Module, num_features: int) -> None:
         """Make projector and predictor."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from avalanche_dlcpa.self_supervised import _solo_learn
 from avalanche_dlcpa.self_supervised.head import SelfSupervisedHead, multilayer_perceptron
 
 
@@ -22,13 +21,13 @@ class VICReg(SelfSupervisedHead):
         ImportError: solo-learn is missing.
     """
 
+    loss_name = "vicreg"
     projector: nn.Module
 
     def __init__(self, *, hidden_features: int = 2048, out_features: int = 2048):
         super().__init__()
         self.hidden_features = hidden_features
         self.out_features = out_features
-        self.loss = _solo_learn.load_loss("vicreg")
 
     def build(self, plastic: nn.Module, num_features: int) -> None:
         """Make the projector."""
