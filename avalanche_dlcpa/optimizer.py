@@ -34,14 +34,14 @@ def split_parameters(model: nn.Module, head: str | None) -> ModelParameters:
     Raises:
         ValueError: See `find_head`.
     """
-    below = "plastic" if isinstance(model, DualLearner) else find_head(model, head)
-    inside = {id(p) for p in model.get_submodule(below).parameters()}
-    is_plastic = isinstance(model, DualLearner)
+    if isinstance(model, DualLearner):
+        inside = {id(p) for p in model.plastic.parameters()}
+    else:
+        head_module = model.get_submodule(find_head(model, head))
+        inside = {id(p) for p in model.parameters()} - {id(p) for p in head_module.parameters()}
     plastic, others = {}, []
     for name, parameter in model.named_parameters():
-        if (id(parameter) in inside) != is_plastic:
-            others.append(parameter)
-        elif parameter.requires_grad:
+        if id(parameter) in inside and parameter.requires_grad:
             plastic[name] = parameter
         else:
             others.append(parameter)

@@ -22,14 +22,14 @@ HYPERPARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
 # What `benchmarks.tune` tries, on the validation split.
 GRIDS: dict[str, dict[str, list[dict[str, list[Any]]]]] = {
     "digits": {
-        "naive": [{"lr": [0.01, 0.03, 0.1]}],
-        "ewc": [{"lr": [0.01, 0.03, 0.1], "strength": [1.0, 10.0, 100.0]}],
-        "lwf": [{"lr": [0.01, 0.03, 0.1], "strength": [1.0, 3.0, 10.0]}],
+        "naive": [{"lr": [0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1]}],
+        "ewc": [{"lr": [0.003, 0.01, 0.03], "strength": [1e2, 1e4, 1e6]}],
+        "lwf": [{"lr": [0.003, 0.01, 0.03], "strength": [1.0, 3.0, 10.0]}],
         "dlcpa-mocov2": [
             {
-                "lr": [0.02, 0.05],
-                "classifier_lr": [0.02, 0.05],
-                "supervised_weight": [1.0, 3.0],
+                "lr": [0.01, 0.02, 0.05],
+                "classifier_lr": [0.01, 0.02, 0.05],
+                "supervised_weight": [3.0],
                 "queue_size": [1024],
             }
         ],
@@ -46,6 +46,10 @@ GRIDS: dict[str, dict[str, list[dict[str, list[Any]]]]] = {
             {"lr": [0.05], "strength": [3.0, 10.0]},
             {"lr": [0.1], "strength": [3.0]},
         ],
-        "dlcpa-mocov2": [],
+        "dlcpa-mocov2": [
+            {"lr": [0.02, 0.01], "classifier_lr": [0.2, 0.1], "queue_size": [4096]},
+            {"lr": [0.02], "classifier_lr": [0.2], "queue_size": [4096], "momentum": [0.5]},
+            {"lr": [0.005], "classifier_lr": [0.2], "queue_size": [4096]},
+        ],
     },
 }

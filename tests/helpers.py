@@ -12,6 +12,7 @@ from avalanche.benchmarks import (
     tensors_benchmark,
 )
 from avalanche.benchmarks.utils import as_classification_dataset
+from avalanche.core import SupervisedPlugin
 from avalanche.models import IncrementalClassifier, SimpleCNN, SimpleMLP, SlimResNet18, as_multitask
 from PIL import Image
 from torch import nn
@@ -166,6 +167,24 @@ def strategy_of(model, *, lr=0.05, momentum=0.0, optimizer=None, **kwargs):
         optimizer = SGD(model.parameters(), lr=lr, momentum=momentum)
     defaults = {"train_mb_size": 16, "eval_mb_size": 64, "evaluator": None, "ssl": None}
     return DLCPAStrategy(model=model, optimizer=optimizer, **defaults | kwargs)
+
+
+class Probe(SupervisedPlugin):
+    """Calls a function at a hook and keeps what it returns."""
+
+    def __init__(self, **functions):
+        super().__init__()
+        self.seen = {hook: [] for hook in functions}
+        for hook, function in functions.items():
+            setattr(self, hook, self._keep(hook, function))
+
+    def _keep(self, hook, function):
+        return lambda strategy, **kwargs: self.seen[hook].append(function(strategy))
+
+
+def batch_of(experience):
+    images, labels = zip(*[sample[:2] for sample in experience.dataset], strict=True)
+    return torch.stack(images), torch.tensor(labels)
 
 
 # State ------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ CIFAR_CONSTANTS = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 sizes = st.integers(8, 40)
 channels = st.sampled_from([1, 3])
 seeds = st.integers(0, 2**32 - 1)
-several = settings(max_examples=50, deadline=None)
+several = settings(max_examples=30, deadline=None)
 
 
 def images(batch=24, num_channels=3, height=16, width=20):
@@ -224,6 +224,22 @@ def test_shares_of_jittered_and_gray_images_and_their_independence(record):
     flags = [is_gray, is_jittered, geometry["flip"], geometry["sigma"] > 0]
     correlations = torch.corrcoef(torch.stack(flags).double()) - torch.eye(4)
     assert correlations.abs().max() < 4 / math.sqrt(len(y))
+
+
+def test_numbers_of_an_image_are_independent_of_each_other(record):
+    calls = record(torch.rand(6000, 1, 8, 64))
+    jitter, geometry = calls["jitter_color"], calls["warp"]
+    top, left, height, width = geometry["box"]
+    groups = [jitter[name].view(-1, 1) for name in ("brightness", "contrast", "saturation", "hue")]
+    groups.append(jitter["order"].argsort(1)[:, :3])
+    groups.append(torch.stack([top, left, height * width, width / height], dim=1))
+    groups += [geometry["flip"].view(-1, 1), geometry["sigma"].view(-1, 1)]
+    blurred = geometry["sigma"] > 0
+    for rows in (slice(None), blurred):
+        columns = torch.cat([group[rows].double() for group in groups], dim=1)
+        of_group = torch.repeat_interleave(torch.tensor([group.shape[1] for group in groups]))
+        correlations = columns.T.corrcoef()[of_group.view(-1, 1) != of_group]
+        assert correlations.abs().max() < 4.5 / math.sqrt(len(columns))
 
 
 def test_images_that_are_not_jittered_are_bit_identical(record):

@@ -1,0 +1,368 @@
+"""Bad data and breakdowns in training: a clear error, and nothing learned before is lost."""
+
+import copy
+import math
+import warnings
+
+import pytest
+import torch
+from avalanche.benchmarks import tensors_benchmark
+from avalanche.benchmarks.scenarios.online import split_online_stream
+from avalanche.evaluation.metrics import accuracy_metrics
+from avalanche.models import SimpleCNN
+from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin
+from helpers import (
+    Probe,
+    SmallCNN,
+    assert_same_state,
+    copies,
+    mlp,
+    nc_stream,
+    optimized,
+    samples,
+    state_of,
+    strategy_of,
+    tensors_stream,
+)
+from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from avalanche_dlcpa import NonFiniteLossError
+from avalanche_dlcpa.metrics import scenario_metrics
+from avalanche_dlcpa.self_supervised import HEADS, MoCoV2, SelfSupervisedHead
+
+
+def stream_of(*splits, task_labels=None):
+    return tensors_benchmark(splits, splits, task_labels=task_labels or [0] * len(splits))
+
+
+def small_stream(**kwargs):
+    return tensors_stream(**{"size": 8, "per_class": 8} | kwargs)
+
+
+def moco():
+    return MoCoV2(queue_size=64)
+
+
+# Small mini-batches and experiences ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ssl", [None, "simclr", "mocov2", "barlow"])
+def test_a_last_mini_batch_of_one_image_is_skipped_with_one_warning(ssl):
+    images, labels = samples([0, 1], size=8, per_class=9)
+    stream = stream_of((images[:17], labels[:17]))
+    sizes = Probe(before_training_iteration=lambda strategy: len(strategy.mb_x))
+    ssl = moco() if ssl == "mocov2" else ssl
+    strategy = strategy_of(
+        SmallCNN(), ssl=ssl, plugins=[sizes], train_epochs=3, train_mb_size=8, lr=0.01
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        strategy.train(stream.train_stream[0])
+    said = [str(w.message) for w in caught if "one sample" in str(w.message)]
+    assert len(said) == 1
+    assert "train_mb_size" in said[0]
+    assert sizes.seen["before_training_iteration"] == [8, 8] * 3
+    assert strategy.model.num_averaged == 1
+
+
+def test_one_image_is_enough_without_batch_norm_and_head():
+    images, labels = samples([0, 1], size=8, per_class=1)
+    strategy = strategy_of(SmallCNN(batch_norm=False), train_mb_size=1)
+    strategy.train(stream_of((images[:1], labels[:1])).train_stream[0])
+    assert strategy.model.num_averaged == 1
+
+
+@pytest.mark.parametrize("ssl", [None, "simclr"])
+def test_an_experience_of_one_image(ssl):
+    images, labels = samples([0, 1], size=8, per_class=1)
+    stream = stream_of(samples([0, 1], size=8), (images[:1], labels[:1]))
+    strategy = strategy_of(SmallCNN(), ssl=ssl)
+    strategy.train(stream.train_stream[0])
+    before = state_of(strategy.model, strategy.ssl)
+    with pytest.raises(ValueError, match="experience 1 to hold at least 2 samples.* got 1"):
+        strategy.train(stream.train_stream[1])
+    assert_same_state(state_of(strategy.model, strategy.ssl), before)
+
+
+def test_an_experience_of_no_image():
+    stream = small_stream()
+    strategy = strategy_of(SmallCNN())
+    strategy.train(stream.train_stream[0])
+    before = state_of(strategy.model)
+    empty = copy.copy(stream.train_stream[1])
+    empty._dataset = stream.train_stream[1].dataset.subset([])
+    assert len(empty.dataset) == 0
+    with pytest.raises(ValueError, match="experience 1 to hold samples, got none"):
+        strategy.train(empty)
+    assert_same_state(state_of(strategy.model), before)
+
+
+# The wrong kind of data ---------------------------------------------------------------------------
+
+X, Y = samples([0, 1], size=8, per_class=8)
+BAD_DATA = {
+    "vectors": (X.flatten(1), r"\(B, C, H, W\), got \(\d+, 192\).*`views=`.*`ssl=None`"),
+    "small images": (X[:, :, :7], r"at least 8 pixels.* got \(7, 8\)"),
+    "two channels": (X[:, :2], "1 or 3 channels, got 2"),
+    "bytes": ((X * 255).byte(), "floating.* uint8"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_DATA)
+def test_data_that_the_default_views_cannot_work_on(name):
+    images, match = BAD_DATA[name]
+    model = mlp(size=8) if name == "vectors" else SmallCNN(channels=images.shape[1])
+    strategy = strategy_of(model, ssl="simclr")
+    before = state_of(strategy.model.plastic, strategy.model.stable)
+    with pytest.raises(ValueError, match=match):
+        strategy.train(stream_of((images, Y)).train_stream[0])
+    assert_same_state(state_of(strategy.model.plastic, strategy.model.stable), before)
+
+
+@pytest.mark.parametrize("ssl", [None, "simclr"])
+def test_vectors_with_views_or_without_a_head(ssl):
+    views = None if ssl is None else lambda x: (x + 0.1 * torch.rand_like(x), x)
+    strategy = strategy_of(mlp(size=8), ssl=ssl, views=views)
+    strategy.train(stream_of((X.flatten(1), Y)).train_stream[0])
+    assert strategy.model.num_averaged == 1
+
+
+BAD_VIEWS = {
+    "nothing": lambda x: None,
+    "one view": lambda x: (x,),
+    "a tensor": lambda x: x,
+    "fewer images": lambda x: (x[1:], x[1:]),
+    "arrays": lambda x: (x.numpy(), x.numpy()),
+    "a generator": lambda x: (view for view in (x, x)),
+    "a dictionary": lambda x: {"view1": x, "view2": x},
+}
+
+
+@pytest.mark.parametrize("name", BAD_VIEWS)
+def test_views_that_return_something_else(name):
+    strategy = strategy_of(SmallCNN(), ssl="simclr", views=BAD_VIEWS[name])
+    before = state_of(strategy.model.plastic, strategy.model.stable, strategy.ssl)
+    with pytest.raises((ValueError, TypeError), match="`views` to return"):
+        strategy.train(small_stream().train_stream[0])
+    modules = (strategy.model.plastic, strategy.model.stable, strategy.ssl)
+    assert_same_state(state_of(*modules), before)
+
+
+def test_one_view_alone_is_not_taken_for_a_sequence_of_views():
+    # a mini-batch of 3 images of 3 channels: its first image would pass as a view of 3 samples
+    strategy = strategy_of(mlp(size=8), views=lambda x: x.clone(), train_mb_size=3)
+    with pytest.raises((ValueError, TypeError), match="`views` to return"):
+        strategy.train(stream_of((X[:6], Y[:6])).train_stream[0])
+
+
+class ReturnsTuple(SmallCNN):
+    def forward(self, x):
+        return super().forward(x), x
+
+
+@pytest.mark.parametrize("ssl", [None, "simclr"])
+def test_a_model_that_returns_more_than_logits(ssl):
+    strategy = strategy_of(ReturnsTuple(), ssl=ssl)
+    with pytest.raises((ValueError, TypeError), match="features before the model's head"):
+        strategy.train(small_stream().train_stream[0])
+
+
+class ReturnsLossAlone(SelfSupervisedHead):
+    def forward(self, plastic, view1, view2):
+        return plastic(view1).mean(), plastic(view1)  # not a tuple of features
+
+
+def test_a_head_that_returns_no_tuple_of_features():
+    strategy = strategy_of(SmallCNN(), ssl=ReturnsLossAlone())
+    with pytest.raises((ValueError, TypeError), match="features"):
+        strategy.train(small_stream().train_stream[0])
+
+
+# Streams that the method cannot learn -------------------------------------------------------------
+
+
+def test_pieces_of_an_online_stream():
+    online = split_online_stream(small_stream().train_stream, experience_size=4)
+    strategy = strategy_of(SmallCNN())
+    with pytest.raises(ValueError, match="whole experiences, got a piece of an online stream"):
+        strategy.train(next(iter(online)))
+
+
+def test_several_task_labels_in_an_experience():
+    stream = nc_stream(task_labels=True, size=8, per_class=8)
+    joined = copy.copy(stream.train_stream[0])
+    joined._dataset = joined.dataset.concat(stream.train_stream[1].dataset)
+    assert sorted(joined.task_labels) == [0, 1]
+    strategy = strategy_of(SmallCNN())
+    with pytest.raises(ValueError, match=r"one task label .* got \[0, 1\]"):
+        strategy.train(joined)
+    assert strategy.model.num_averaged == 0
+
+
+def test_evaluating_tasks_never_trained():
+    for task_labels in (False, True):
+        class_il, task_il = scenario_metrics()
+        evaluator = EvaluationPlugin(class_il, task_il, accuracy_metrics(experience=True))
+        strategy = strategy_of(SmallCNN(), evaluator=evaluator)
+        stream = nc_stream(task_labels=task_labels, from_zero=task_labels, size=8, per_class=8)
+        strategy.eval(stream.test_stream)  # before any training
+        strategy.train(stream.train_stream[0])
+        with (
+            pytest.warns(UserWarning, match="Task-IL accuracy of experience 1 .* is NaN")
+            if (not task_il._warned)
+            else warnings.catch_warnings()
+        ):
+            results = strategy.eval(stream.test_stream)
+        assert math.isnan(task_il.matrix()[0, 1])
+        own = [value for name, value in results.items() if name.startswith("Top1_Acc_Exp")]
+        assert own[1:] == [0, 0]
+
+
+# Losses that are not finite -----------------------------------------------------------------------
+
+
+def with_nan(stream, *, at=13):
+    images, labels = samples([2, 3], size=8, per_class=16)
+    images[at, 0, 3, 3] = float("nan")
+    return stream_of((images, labels)).train_stream[0]
+
+
+def snapshot(strategy):
+    """All parameters and buffers, but for the queue, which every experience starts anew."""
+    state = state_of(strategy.model, strategy.ssl)
+    return {name: value for name, value in state.items() if not name.startswith("1.queue")}
+
+
+SMALL_HEADS = {None: lambda: None, "mocov2": moco, "nnclr": lambda: HEADS["nnclr"](queue_size=64)}
+
+
+@pytest.mark.parametrize("ssl", [None, "mocov2", "byol", "simclr", "nnclr"])
+def test_nan_in_an_image_leaves_the_last_good_state(ssl):
+    head = SMALL_HEADS.get(ssl, HEADS.get(ssl))()
+    before = Probe(before_training_iteration=snapshot)
+    strategy = strategy_of(
+        SmallCNN(), ssl=head, views=lambda x: (x, x.flip(-1)), plugins=[before], train_mb_size=8,
+        lr=0.01, momentum=0.9,
+    )  # fmt: skip
+    stream = small_stream()
+    strategy.train(stream.train_stream[0])
+    answers = strategy.eval(stream.test_stream)
+    first = copies(strategy.model.plastic.parameters())
+    broken = with_nan(stream)
+    match = r"finite loss, got nan in experience 0, epoch 0, iteration [0-3]\b"
+    with pytest.raises(NonFiniteLossError, match=match):
+        strategy.train(broken)
+    assert_same_state(snapshot(strategy), before.seen["before_training_iteration"][-1])
+    assert strategy.model.num_averaged == 1
+    assert strategy.eval(stream.test_stream).keys() == answers.keys()
+
+    strategy.train(small_stream(per_class=16).train_stream[1])  # the same, clean
+    assert strategy.model.num_averaged == 2
+    for q, p, r in zip(
+        strategy.model.stable.parameters(), first, strategy.model.plastic.parameters(), strict=True
+    ):
+        torch.testing.assert_close(q, ((p + r) / 2).detach())
+
+
+EXPLOSIONS = {
+    "plastic learner": ({"lr": 1e3}, "finite classifier loss"),
+    "plastic learner, momentum": ({"lr": 300.0, "momentum": 0.9}, "finite"),
+    "plastic learner, MoCo": ({"lr": 1e3, "ssl": "mocov2"}, "finite"),
+    "classifier": ({"classifier_lr": 1e38}, "finite"),
+}
+
+
+@pytest.mark.parametrize("name", EXPLOSIONS)
+def test_an_exploding_loss_leaves_the_last_good_state(name):
+    kwargs, match = EXPLOSIONS[name]
+    kwargs = kwargs | ({"ssl": moco()} if "ssl" in kwargs else {})
+    before = Probe(before_training_iteration=snapshot)
+    strategy = strategy_of(
+        SimpleCNN(6), plugins=[before], train_mb_size=8, train_epochs=10, **kwargs
+    )
+    stream = tensors_stream(per_class=8)
+    with pytest.raises(NonFiniteLossError, match=f"{match}.* experience 0, epoch .*, iteration"):
+        strategy.train(stream.train_stream[0])
+    assert_same_state(snapshot(strategy), before.seen["before_training_iteration"][-1])
+    strategy.eval(stream.test_stream)
+
+
+def test_label_smoothing_beside_replay_is_finite():
+    strategy = strategy_of(
+        SmallCNN(),
+        criterion=nn.CrossEntropyLoss(label_smoothing=0.1),
+        plugins=[ReplayPlugin(mem_size=8)],
+    )
+    strategy.train(small_stream().train_stream)
+    assert strategy.model.num_averaged == 3
+
+
+# Other breakdowns ---------------------------------------------------------------------------------
+
+
+class Breaks:
+    """Raises in one iteration of the second experience, once."""
+
+    def __init__(self, hook, options):
+        self.probe = Probe(**{hook: self.maybe})
+        self.armed = True
+        self.strategy = strategy_of(
+            SmallCNN(), plugins=[self.probe], train_mb_size=8, momentum=0.9, **options
+        )
+
+    def maybe(self, strategy):
+        if self.armed and strategy.clock.train_exp_counter == 1:
+            self.armed = False
+            raise RuntimeError("the disk is full")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"plastic_classifier": "temporary"},
+        {"stable_update": "ema"},
+        {"ssl": "simclr", "bn_statistics": "recalibrated"},
+    ],
+)
+@pytest.mark.parametrize(
+    "hook", ["before_training_exp", "before_forward", "after_update", "after_training_epoch"]
+)
+def test_a_plugin_that_raises_can_be_tried_again(hook, options):
+    stream = small_stream()
+    strategy = Breaks(hook, options).strategy
+    strategy.train(stream.train_stream[0])
+    held = {id(p) for p in optimized(strategy.optimizer)}
+    first = copies(strategy.model.stable.parameters())
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        strategy.train(stream.train_stream[1])
+    strategy.eval(stream.test_stream)
+    strategy.train(stream.train_stream[1])
+    assert strategy.model.num_averaged == 2
+    assert {id(p) for p in optimized(strategy.optimizer)} == held
+    assert [layer.out_features for layer in strategy.model.classifiers.layers] == [2, 2]
+    if options.get("stable_update") != "ema":
+        stable, plastic = strategy.model.stable, strategy.model.plastic
+        for q, p, r in zip(stable.parameters(), first, plastic.parameters(), strict=True):
+            torch.testing.assert_close(q, ((p + r) / 2).detach())
+
+
+@pytest.mark.parametrize("which", ["scheduler", "classifier_scheduler"])
+@pytest.mark.parametrize("garbage", [lambda o: None, lambda o: 3, ReduceLROnPlateau])
+def test_a_function_that_makes_no_scheduler(which, garbage):
+    steps = Probe(after_training_iteration=lambda strategy: None)
+    strategy = strategy_of(SmallCNN(), plugins=[steps], **{which: garbage})
+    with pytest.raises((ValueError, TypeError), match=f"`{which}`"):
+        strategy.train(small_stream().train_stream[0])
+    assert steps.seen["after_training_iteration"] == []  # not after an hour
+
+
+@pytest.mark.parametrize("ssl", [None, "simclr", "mocov2", "nnclr"])
+def test_a_model_in_double_precision(ssl):
+    head = SMALL_HEADS.get(ssl, HEADS.get(ssl))()
+    strategy = strategy_of(
+        SmallCNN().double(), ssl=head, views=lambda x: (x.double(), x.double().flip(-1))
+    )
+    strategy.train(small_stream().train_stream[:2])
+    assert {p.dtype for p in strategy.model.parameters()} == {torch.float64}

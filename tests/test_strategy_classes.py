@@ -1,0 +1,97 @@
+"""Which classes compete in training, and where their classifiers start."""
+
+import pytest
+import torch
+from avalanche.models import IncrementalClassifier, MultiHeadClassifier, as_multitask
+from avalanche.training.plugins import ReplayPlugin
+from helpers import (
+    Probe,
+    SmallCNN,
+    class_incremental_stream,
+    copies,
+    nc_stream,
+    strategy_of,
+    tensors_stream,
+)
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+WEIGHT = 3.0
+
+
+def test_a_class_that_comes_back_trains_its_own_row_further():
+    stream = tensors_stream([(0, 1), (1, 2), (0, 1, 2)], size=8, per_class=8)
+    strategy = strategy_of(SmallCNN())
+    classifiers, rows = strategy.model.classifiers, []
+    for experience in stream.train_stream:
+        strategy.train(experience)
+        rows.append(torch.cat([layer.weight.detach().clone() for layer in classifiers.layers]))
+    assert [layer.out_features for layer in classifiers.layers] == [2, 1]
+    assert classifiers.keys == [(0, 0), (0, 1), (0, 2)]
+    moved = (rows[1][:2] != rows[0]).any(dim=1)
+    assert moved.tolist() == [False, True]  # class 0 was not in the second experience
+    assert (rows[2] != rows[1]).any(dim=1).all()
+    assert strategy.eval(stream.test_stream) is not None
+
+
+def start_of_classifiers(head, *, from_zero=False, **kwargs):
+    """The classifiers of two tasks as they are before the first step."""
+    probe = Probe(
+        before_training_exp=lambda strategy: copies(
+            strategy.model.classifiers.layers[-1].parameters()
+        )
+    )
+    strategy = strategy_of(SmallCNN(head=head), plugins=[probe])
+    stream = nc_stream(size=8, per_class=4, from_zero=from_zero, **kwargs)
+    strategy.train(stream.train_stream[:2])
+    return probe.seen["before_training_exp"]
+
+
+def test_the_rows_of_a_linear_head_are_the_start():
+    head = nn.Linear(64, 10)
+    for task, (weight, bias) in enumerate(start_of_classifiers(head)):
+        rows = slice(2 * task, 2 * task + 2)
+        assert torch.equal(weight, head.weight[rows])
+        assert torch.equal(bias, head.bias[rows])
+
+
+def test_the_rows_of_a_growing_head_are_the_start_and_others_are_torchs():
+    head = IncrementalClassifier(64, initial_out_features=3)
+    first, second = start_of_classifiers(head)
+    assert torch.equal(first[0], head.classifier.weight[:2])
+    assert torch.equal(second[0][0], head.classifier.weight[2])
+    assert 0 < second[0][1].abs().max() <= 1 / 8  # nn.Linear's own, 1 / sqrt(64)
+
+
+def test_the_rows_of_each_head_of_a_multi_head_are_the_start():
+    model = as_multitask(SmallCNN(num_classes=2), "fc")
+    head = model.fc
+    assert isinstance(head, MultiHeadClassifier)
+    head.classifiers["1"] = IncrementalClassifier(64, initial_out_features=2)
+    probe = Probe(
+        before_training_exp=lambda s: s.model.classifiers.layers[-1].weight.detach().clone()
+    )
+    strategy = strategy_of(model, plugins=[probe])
+    stream = nc_stream(size=8, per_class=4, task_labels=True, from_zero=True)
+    strategy.train(stream.train_stream[:2])
+    for task, weight in enumerate(probe.seen["before_training_exp"]):
+        assert torch.equal(weight, head.classifiers[str(task)].classifier.weight)
+
+
+@pytest.mark.parametrize("make_stream", [nc_stream, class_incremental_stream])
+def test_a_replayed_sample_competes_within_its_own_task(make_stream):
+    def loss_by_hand(strategy):
+        features = strategy.model.plastic(strategy.mb_x)
+        layers = strategy.model.classifiers.layers
+        losses = []
+        for row, label in zip(features, strategy.mb_y.tolist(), strict=True):
+            layer = layers[label // 2]
+            losses.append(cross_entropy(layer(row), torch.tensor(label % 2)))
+        return strategy.loss - WEIGHT * torch.stack(losses).mean(), len(layers)
+
+    probe = Probe(before_backward=loss_by_hand)
+    plugins = [ReplayPlugin(mem_size=8), probe]
+    strategy = strategy_of(SmallCNN(batch_norm=False), supervised_weight=WEIGHT, plugins=plugins)
+    strategy.train(list(make_stream(size=8, per_class=8).train_stream))
+    assert probe.seen["before_backward"][-1][1] == 3
+    assert all(abs(difference.item()) < 1e-4 for difference, _ in probe.seen["before_backward"])
