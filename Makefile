@@ -8,10 +8,9 @@ SOLO_LEARN := solo-learn==1.0.2
 
 install: $(VENV)/.installed
 
-# torch and torchvision are resolved together, and solo-learn without the pins of its time.
+# solo-learn comes without the pins of its time, which no current torch can meet.
 $(VENV)/.installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	$(BIN)/python -m pip install --quiet --no-deps $(SOLO_LEARN)
 	touch $@

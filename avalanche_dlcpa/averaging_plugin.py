@@ -11,7 +11,7 @@ from avalanche.training.plugins import SupervisedPlugin
 from torch import Tensor, nn
 
 from avalanche_dlcpa.averaging import ParameterAverage
-from avalanche_dlcpa.batch_norm import recalibrate_batch_norm_
+from avalanche_dlcpa.batch_norm import copy_statistics_, recalibrate_batch_norm_
 
 
 class _Block(NamedTuple):
@@ -67,6 +67,7 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
         self._generations: list[_Generation] = []
         self._left_out: str | None = None
         self._own_model: nn.Module | None = None
+        self._has_statistics = False
 
     def leave_out(self, prefix: str) -> None:
         """Do not average the parameters below a module name; something else trains them."""
@@ -80,6 +81,7 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
         self.averaged_model.train()
         avalanche_model_adaptation(self.averaged_model, strategy.experience)
         self.averaged_model.to(strategy.device).requires_grad_(False)
+        self._has_statistics = False
         self._add_generation(_parameters(strategy.model))
         for birth, blocks, average in self._generations:
             average.average = _pieces(blocks, _parameters(self.averaged_model))
@@ -120,11 +122,15 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
         recalibrate_batch_norm_(
             self.averaged_model, dataset, batch_size=strategy.train_mb_size, device=strategy.device
         )
+        self._has_statistics = True
 
     def before_eval(self, strategy: Any, **kwargs: Any) -> None:
         """Put the averaged model in the place of the strategy's own."""
         self._give_back(strategy)
         if self.averaged_model is not None:
+            if not self._has_statistics and self._left_out is None:
+                # Amid an experience those of the model serve; an alignment keeps its own up.
+                copy_statistics_(self.averaged_model, strategy.model)
             self._own_model, strategy.model = strategy.model, self.averaged_model.eval()
 
     def after_eval(self, strategy: Any, **kwargs: Any) -> None:

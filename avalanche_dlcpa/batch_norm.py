@@ -37,6 +37,13 @@ def batch_statistics(module: nn.Module) -> Iterator[None]:
             layer.training, layer.track_running_stats = mode
 
 
+@torch.no_grad()
+def copy_statistics_(target: nn.Module, source: nn.Module) -> None:
+    """Give the batch norm layers of ``target`` the statistics of those of ``source``, in place."""
+    for ours, theirs in zip(batch_norms(target), batch_norms(source), strict=True):
+        ours.load_state_dict(ours.state_dict() | dict(theirs.named_buffers()))
+
+
 class _OnBatch(nn.Module):
     """A model that is called with a whole mini-batch of an Avalanche loader."""
 

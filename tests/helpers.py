@@ -22,6 +22,7 @@ from torchvision.models import resnet18
 from torchvision.transforms import Compose, Normalize, ToTensor
 
 from avalanche_dlcpa import DLCPAStrategy
+from avalanche_dlcpa.self_supervised import HEADS
 
 # Streams ----------------------------------------------------------------------------------------
 
@@ -159,6 +160,26 @@ MODELS = {
     "as_multitask": lambda: as_multitask(SlimResNet18(nclasses=2, nf=8), "linear"),
 }
 IMAGE_SIZE = {"SlimResNet18": 32, "as_multitask": 32}
+
+
+SMALL_HEADS = {  # arguments that suit small mini-batches and a quick test
+    "mocov2": {"queue_size": 128},
+    "byol": {"hidden_features": 32, "out_features": 48},
+    "vicreg": {"hidden_features": 32, "out_features": 48},
+    "barlow": {"hidden_features": 32, "out_features": 48},
+    "simsiam": {"hidden_features": 32, "out_features": 48, "predictor_features": 16},
+    "nnclr": {
+        "queue_size": 128,
+        "hidden_features": 32,
+        "out_features": 48,
+        "predictor_features": 16,
+    },
+}
+
+
+def small_head(name):
+    """A self-supervised head by its name; None for None."""
+    return None if name is None else HEADS[name](**SMALL_HEADS.get(name, {}))
 
 
 def strategy_of(model, *, lr=0.05, momentum=0.0, optimizer=None, **kwargs):

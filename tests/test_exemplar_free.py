@@ -9,7 +9,7 @@ import torch
 from avalanche.benchmarks import tensors_benchmark
 from avalanche.evaluation.metrics import accuracy_metrics, loss_metrics
 from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin, SupervisedPlugin
-from helpers import SmallCNN, batch_of, strategy_of
+from helpers import SmallCNN, batch_of, small_head, strategy_of
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
 from walker import holding, package_globals, reachable, shaped_like, tensors_in
@@ -18,19 +18,6 @@ from avalanche_dlcpa.self_supervised import HEADS
 from avalanche_dlcpa.views import PaperViews
 
 SHAPE = (3, 12, 10)  # of the images; no parameter has it
-SMALL = {  # heads whose every number the walker can compare in no time
-    "mocov2": {"queue_size": 128},
-    "byol": {"hidden_features": 32, "out_features": 48},
-    "vicreg": {"hidden_features": 32, "out_features": 48},
-    "barlow": {"hidden_features": 32, "out_features": 48},
-    "simsiam": {"hidden_features": 32, "out_features": 48, "predictor_features": 16},
-    "nnclr": {
-        "queue_size": 128,
-        "hidden_features": 32,
-        "out_features": 48,
-        "predictor_features": 16,
-    },
-}
 SEEN = {}  # what passed through the strategy; a global, which the walker does not follow
 
 
@@ -69,7 +56,7 @@ def stream_of(*, tasks=((0, 1), (2, 3)), per_class=8):
 def trained(ssl="mocov2", **kwargs):
     """A strategy after two experiences whose samples, views and features were recorded."""
     SEEN.clear()
-    head = None if ssl is None else HEADS[ssl](**SMALL.get(ssl, {}))
+    head = small_head(ssl)
     strategy = strategy_of(
         SmallCNN(), ssl=head, views=recording_views, momentum=0.9, lr=0.001, **kwargs
     )
@@ -213,7 +200,7 @@ def test_memory_grows_by_the_new_classifiers_only(options):
     stream = stream_of(tasks=tasks, per_class=4)
     strategy = strategy_of(
         SmallCNN(),
-        ssl=HEADS["mocov2"](queue_size=64),
+        ssl=small_head("mocov2"),
         momentum=0.9,
         train_mb_size=8,
         lr=1e-4,

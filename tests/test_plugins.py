@@ -147,6 +147,26 @@ def test_batch_norm_statistics_are_those_of_the_averaged_model_on_the_data():
     torch.testing.assert_close(norm.running_mean, linear(x).mean(0), rtol=1e-4, atol=1e-5)
 
 
+def test_evaluation_amid_the_first_experience_equals_the_model_itself():
+    average = CumulativeParameterAveragingPlugin()
+    strategy = naive(with_batch_norm(), [average])
+    bench, compared = stream(), []
+
+    class Watch(SupervisedPlugin):
+        def after_training_epoch(self, strategy, **kwargs):
+            results = strategy.eval(bench.test_stream[:1])
+            model = copy.deepcopy(strategy.model).eval()
+            x, y, _ = zip(*bench.test_stream[0].dataset, strict=True)
+            right = (model(torch.stack(x)).argmax(1) == torch.tensor(y)).float().mean()
+            name = "Top1_Acc_Exp/eval_phase/test_stream/Task000/Exp000"
+            compared.append((results[name], right.item()))
+
+    strategy.plugins.insert(1, Watch())
+    strategy.train(bench.train_stream[0])
+    assert len(compared) == 2
+    assert all(ours == pytest.approx(own) for ours, own in compared)
+
+
 def test_alignment_trains_the_head_of_the_average_on_its_features_alone():
     average = CumulativeParameterAveragingPlugin()
     alignment = ClassifierAlignmentPlugin(average, lr=0.5)

@@ -3,13 +3,13 @@
 import pytest
 import torch
 from avalanche.training.plugins import LRSchedulerPlugin
-from helpers import Probe, SmallCNN, optimized, strategy_of, tensors_stream
+from helpers import Probe, SmallCNN, optimized, small_head, strategy_of, tensors_stream
 from torch import nn
 from torch.optim import SGD, AdamW, RMSprop
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, OneCycleLR
 
 from avalanche_dlcpa import DualLearner
-from avalanche_dlcpa.self_supervised import HEADS, MoCoV2, SelfSupervisedHead, SimCLR
+from avalanche_dlcpa.self_supervised import HEADS, SelfSupervisedHead, SimCLR
 
 
 def stream(**kwargs):
@@ -27,12 +27,9 @@ def assert_holds_plastic_and_head(strategy):
     assert ids(optimized(strategy.optimizer)) == ids(wanted)  # each of them once
 
 
-SMALL = {"nnclr": {"queue_size": 64}, "mocov2": {"queue_size": 64}}
-
-
 @pytest.mark.parametrize("ssl", [None, *HEADS])
 def test_the_optimizer_holds_plastic_and_head_parameters_and_nothing_else(ssl):
-    head = None if ssl is None else HEADS[ssl](**SMALL.get(ssl, {}))
+    head = small_head(ssl)
     strategy = strategy_of(SmallCNN(), ssl=head, momentum=0.9, lr=0.001)
     assert_holds_plastic_and_head(strategy)
     for experience in stream()[:2]:
@@ -89,7 +86,7 @@ def test_a_model_frozen_in_part_stays_frozen():
     model = SmallCNN()
     model.conv.requires_grad_(False)
     before = model.conv.weight.detach().clone()
-    strategy = strategy_of(model, ssl=MoCoV2(queue_size=64), momentum=0.9)
+    strategy = strategy_of(model, ssl=small_head("mocov2"), momentum=0.9)
     strategy.train(stream()[:2])
     assert_holds_plastic_and_head(strategy)
     for learner in (strategy.model.plastic, strategy.model.stable):

@@ -1,0 +1,187 @@
+"""A loss that is not finite, or a plugin that raises: the last good state stays, and training can
+go on from there.
+"""
+
+import pytest
+import torch
+from avalanche.benchmarks import tensors_benchmark
+from avalanche.models import SimpleCNN
+from avalanche.training.plugins import ReplayPlugin
+from helpers import (
+    Probe,
+    SmallCNN,
+    assert_same_state,
+    copies,
+    optimized,
+    samples,
+    small_head,
+    state_of,
+    strategy_of,
+    tensors_stream,
+)
+from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from avalanche_dlcpa import NonFiniteLossError
+
+
+def small_stream(**kwargs):
+    return tensors_stream(**{"size": 8, "per_class": 8} | kwargs)
+
+
+# Losses that are not finite -----------------------------------------------------------------------
+
+
+def with_nan(*, at=13, channel=0):
+    """An experience with NaN in one image, or in all."""
+    images, labels = samples([2, 3], size=8, per_class=16)
+    images[slice(None) if at is None else at, channel, 3, 3] = float("nan")
+    return tensors_benchmark([(images, labels)], [(images, labels)], task_labels=[0]).train_stream[
+        0
+    ]
+
+
+def snapshot(strategy):
+    """All parameters and buffers, but for the queue, which every experience starts anew."""
+    state = state_of(strategy.model, strategy.ssl)
+    return {name: value for name, value in state.items() if not name.startswith("1.queue")}
+
+
+@pytest.mark.parametrize("ssl", [None, "mocov2", "byol", "simclr", "nnclr"])
+def test_nan_in_an_image_leaves_the_last_good_state(ssl):
+    head = small_head(ssl)
+    before = Probe(before_training_iteration=snapshot)
+    strategy = strategy_of(
+        SmallCNN(), ssl=head, views=lambda x: (x, x.flip(-1)), plugins=[before], train_mb_size=8,
+        lr=0.01, momentum=0.9,
+    )  # fmt: skip
+    stream = small_stream()
+    strategy.train(stream.train_stream[0])
+    answers = strategy.eval(stream.test_stream)
+    first = copies(strategy.model.plastic.parameters())
+    broken = with_nan()
+    match = r"finite loss, got nan in experience 0, epoch 0, iteration [0-3]\b"
+    with pytest.raises(NonFiniteLossError, match=match):
+        strategy.train(broken)
+    assert_same_state(snapshot(strategy), before.seen["before_training_iteration"][-1])
+    assert strategy.model.num_averaged == 1
+    assert strategy.eval(stream.test_stream).keys() == answers.keys()
+
+    strategy.train(small_stream(per_class=16).train_stream[1])  # the same, clean
+    assert strategy.model.num_averaged == 2
+    for q, p, r in zip(
+        strategy.model.stable.parameters(), first, strategy.model.plastic.parameters(), strict=True
+    ):
+        torch.testing.assert_close(q, ((p + r) / 2).detach())
+
+
+@pytest.mark.parametrize("channel", [0, 1, 2])
+def test_nan_in_an_image_does_not_spoil_the_default_views(channel):
+    strategy = strategy_of(SmallCNN(), ssl="simclr", lr=0.01)
+    with pytest.raises(NonFiniteLossError):
+        strategy.train(with_nan(channel=channel))
+    strategy.train(small_stream(per_class=16).train_stream[1])
+    assert all(parameter.isfinite().all() for parameter in strategy.model.parameters())
+
+
+def test_nan_in_an_image_leaves_the_statistics_of_any_normalisation():
+    model = SmallCNN()
+    model.norm = nn.InstanceNorm2d(16, track_running_stats=True)
+    strategy = strategy_of(model)
+    before = state_of(strategy.model.plastic, strategy.model.stable)
+    with pytest.raises(NonFiniteLossError):
+        strategy.train(with_nan(at=None))
+    assert_same_state(state_of(strategy.model.plastic, strategy.model.stable), before)
+
+
+EXPLOSIONS = {
+    "plastic learner": ({"lr": 1e3}, "finite classifier loss"),
+    "plastic learner, momentum": ({"lr": 300.0, "momentum": 0.9}, "finite"),
+    "plastic learner, MoCo": ({"lr": 1e3, "ssl": "mocov2"}, "finite"),
+    "classifier": ({"classifier_lr": 1e38}, "finite"),
+}
+
+
+@pytest.mark.parametrize("name", EXPLOSIONS)
+def test_an_exploding_loss_leaves_the_last_good_state(name):
+    kwargs, match = EXPLOSIONS[name]
+    kwargs = kwargs | ({"ssl": small_head("mocov2")} if "ssl" in kwargs else {})
+    before = Probe(before_training_iteration=snapshot)
+    strategy = strategy_of(
+        SimpleCNN(6), plugins=[before], train_mb_size=8, train_epochs=10, **kwargs
+    )
+    stream = tensors_stream(per_class=8)
+    with pytest.raises(NonFiniteLossError, match=f"{match}.* experience 0, epoch .*, iteration"):
+        strategy.train(stream.train_stream[0])
+    assert_same_state(snapshot(strategy), before.seen["before_training_iteration"][-1])
+    strategy.eval(stream.test_stream)
+
+
+def test_label_smoothing_beside_replay_is_finite():
+    strategy = strategy_of(
+        SmallCNN(),
+        criterion=nn.CrossEntropyLoss(label_smoothing=0.1),
+        plugins=[ReplayPlugin(mem_size=8)],
+    )
+    strategy.train(small_stream().train_stream)
+    assert strategy.model.num_averaged == 3
+
+
+# Other breakdowns ---------------------------------------------------------------------------------
+
+
+class Breaks:
+    """Raises in one iteration of the second experience, once."""
+
+    def __init__(self, hook, options):
+        self.probe = Probe(**{hook: self.maybe})
+        self.armed = True
+        self.strategy = strategy_of(
+            SmallCNN(), plugins=[self.probe], train_mb_size=8, momentum=0.9, **options
+        )
+
+    def maybe(self, strategy):
+        if self.armed and strategy.clock.train_exp_counter == 1:
+            self.armed = False
+            raise RuntimeError("the disk is full")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"plastic_classifier": "temporary"},
+        {"stable_update": "ema"},
+        {"ssl": "simclr", "bn_statistics": "recalibrated"},
+    ],
+)
+@pytest.mark.parametrize(
+    "hook", ["before_training_exp", "before_forward", "after_update", "after_training_epoch"]
+)
+def test_a_plugin_that_raises_can_be_tried_again(hook, options):
+    stream = small_stream()
+    strategy = Breaks(hook, options).strategy
+    strategy.train(stream.train_stream[0])
+    held = {id(p) for p in optimized(strategy.optimizer)}
+    first = copies(strategy.model.stable.parameters())
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        strategy.train(stream.train_stream[1])
+    strategy.eval(stream.test_stream)
+    strategy.train(stream.train_stream[1])
+    assert strategy.model.num_averaged == 2
+    assert {id(p) for p in optimized(strategy.optimizer)} == held
+    assert [layer.out_features for layer in strategy.model.classifiers.layers] == [2, 2]
+    if options.get("stable_update") != "ema":
+        stable, plastic = strategy.model.stable, strategy.model.plastic
+        for q, p, r in zip(stable.parameters(), first, plastic.parameters(), strict=True):
+            torch.testing.assert_close(q, ((p + r) / 2).detach())
+
+
+@pytest.mark.parametrize("which", ["scheduler", "classifier_scheduler"])
+@pytest.mark.parametrize("garbage", [lambda o: None, lambda o: 3, ReduceLROnPlateau])
+def test_a_function_that_makes_no_scheduler(which, garbage):
+    steps = Probe(after_training_iteration=lambda strategy: None)
+    strategy = strategy_of(SmallCNN(), plugins=[steps], **{which: garbage})
+    with pytest.raises((ValueError, TypeError), match=f"`{which}`"):
+        strategy.train(small_stream().train_stream[0])
+    assert steps.seen["after_training_iteration"] == []  # not after an hour
