@@ -15,7 +15,7 @@ HYPERPARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
         "naive": {"lr": 0.05},
         "ewc": {"lr": 0.05, "strength": 100.0},
         "lwf": {"lr": 0.05, "strength": 1.0},
-        "dlcpa-mocov2": {"lr": 0.05, "classifier_lr": 0.2},
+        "dlcpa-mocov2": {"lr": 0.05, "classifier_lr": 0.05, "queue_size": 4096},
     },
 }
 
@@ -43,9 +43,15 @@ GRIDS: dict[str, dict[str, list[dict[str, list[Any]]]]] = {
             {"lr": [0.02], "strength": [10.0]},
         ],
         "dlcpa-mocov2": [
-            {"lr": [0.02, 0.01], "classifier_lr": [0.2, 0.1], "queue_size": [4096]},
-            {"lr": [0.02], "classifier_lr": [0.2], "queue_size": [4096], "momentum": [0.5]},
-            {"lr": [0.005], "classifier_lr": [0.2], "queue_size": [4096]},
+            {"lr": [0.02, 0.03, 0.1], "classifier_lr": [0.2], "queue_size": [4096]},
+            {"lr": [0.05, 0.1], "classifier_lr": [0.05], "queue_size": [4096]},
+            {"lr": [0.1], "classifier_lr": [0.02], "queue_size": [4096]},
+            {
+                "lr": [0.01, 0.03],
+                "classifier_lr": [0.2],
+                "queue_size": [4096],
+                "momentum": [0.9],
+            },
         ],
     },
 }

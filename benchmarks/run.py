@@ -35,6 +35,7 @@ from benchmarks.settings import SETTINGS
 
 PACKAGES = ("avalanche-dlcpa", "avalanche-lib", "torch", "torchvision", "numpy", "solo-learn")
 FORMAT = 1  # of the JSON
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def run_cell(
@@ -144,13 +145,16 @@ def provenance(device: str) -> dict[str, Any]:
 
 
 def _commit() -> str:
+    """The commit, with a plus where the code of package or benchmarks differs from it."""
+
     def git(*words: str) -> str:
         return subprocess.run(
-            ["git", *words], capture_output=True, text=True, check=True, cwd=Path(__file__).parent
+            ["git", *words], capture_output=True, text=True, check=True, cwd=ROOT
         ).stdout.strip()
 
     try:
-        return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain") else "")
+        changed = git("status", "--porcelain", "--", "avalanche_dlcpa", "benchmarks/*.py")
+        return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
