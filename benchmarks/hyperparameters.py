@@ -35,23 +35,17 @@ GRIDS: dict[str, dict[str, list[dict[str, list[Any]]]]] = {
         ],
     },
     "lab-cifar100": {
-        "naive": [{"lr": [0.01, 0.02, 0.05]}, {"lr": [0.002, 0.005, 0.01], "momentum": [0.9]}],
-        "ewc": [{"lr": [0.01, 0.02], "strength": [10.0, 100.0, 1000.0]}],
+        "naive": [{"lr": [0.01, 0.02, 0.05]}, {"lr": [0.005], "momentum": [0.9]}],
+        "ewc": [{"lr": [0.02, 0.05], "strength": [1.0, 10.0, 100.0]}],
         "lwf": [
-            {"lr": [0.05], "strength": [1.0]},
-            {"lr": [0.01, 0.02], "strength": [1.0, 3.0]},
-            {"lr": [0.02], "strength": [10.0]},
+            {"lr": [0.02], "strength": [1.0, 3.0, 10.0]},
+            {"lr": [0.05], "strength": [1.0, 3.0]},
+            {"lr": [0.1], "strength": [3.0]},
         ],
         "dlcpa-mocov2": [
-            {"lr": [0.02, 0.03, 0.1], "classifier_lr": [0.2], "queue_size": [4096]},
-            {"lr": [0.05, 0.1], "classifier_lr": [0.05], "queue_size": [4096]},
-            {"lr": [0.1], "classifier_lr": [0.02], "queue_size": [4096]},
-            {
-                "lr": [0.01, 0.03],
-                "classifier_lr": [0.2],
-                "queue_size": [4096],
-                "momentum": [0.9],
-            },
+            {"lr": [0.02], "classifier_lr": [0.2], "queue_size": [4096]},
+            {"lr": [0.02], "classifier_lr": [0.05], "queue_size": [4096]},
+            {"lr": [0.02], "classifier_lr": [0.05], "queue_size": [512]},
         ],
     },
 }
