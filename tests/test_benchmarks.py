@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from avalanche.benchmarks.utils.data import AvalancheDataset
 
-from benchmarks import demo, report, run
+from benchmarks import demo, report, run, tune
 from benchmarks.hyperparameters import HYPERPARAMETERS
 from benchmarks.methods import METHODS
 from benchmarks.settings import SETTINGS
@@ -74,6 +74,35 @@ def test_choosing_hyperparameters_never_evaluates_the_test_set(
     result = run.run_cell("naive", "digits", seed=0, validation=validation)
     assert result["judged_on"] == ("valid_stream" if validation else "test_stream")
     assert len(read) == times_read
+
+
+def test_the_best_leads_class_il_among_the_near_best_in_task_il():
+    def row(seed, words, class_il, task_il):
+        return {
+            "setting": "digits",
+            "method": "ewc",
+            "seed": seed,
+            "hyperparameters": words,
+            "class_il_ACC": class_il,
+            "task_il_ACC": task_il,
+        }
+
+    rows = [
+        row("0", '{"lr": 1}', "0.1", "0.91"),
+        row("1", '{"lr": 1}', "0.3", "0.89"),
+        row("0", '{"lr": 2}', "0.25", "0.895"),
+        row("0", '{"lr": 3}', "0.9", "0.88"),
+    ]
+    assert tune.best(rows, "digits", "ewc") == {"lr": 2}
+    with pytest.raises(ValueError, match="Expected tuning rows of lwf in digits, got none"):
+        tune.best(rows, "digits", "lwf")
+
+
+def test_hyperparameters_are_those_that_tuning_chose():
+    rows = tune.read_rows()
+    for setting, chosen in HYPERPARAMETERS.items():
+        for method, hyperparameters in chosen.items():
+            assert hyperparameters == tune.best(rows, setting, method), (setting, method)
 
 
 def test_a_result_is_written_whole_or_not_at_all(tmp_path):
