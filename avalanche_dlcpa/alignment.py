@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
-SchedulerFactory = Callable[[Optimizer], LRScheduler]
+from avalanche_dlcpa.schedules import ExperienceSchedule, SchedulerFactory
 
 
 class ClassifierAlignment:
@@ -19,25 +19,33 @@ class ClassifierAlignment:
 
     Args:
         lr: Learning rate; 0.2 (CIFAR-100) or 0.05 (Tiny-ImageNet) in the authors' runs.
-        scheduler: Makes a schedule for the optimizer of an experience, stepped once an epoch, such
-            as ``lambda optimizer: MultiStepLR(optimizer, [99])``; None: constant.
+        scheduler: Makes its schedule, see `ExperienceSchedule`; None: constant.
+        scheduler_name: What errors call ``scheduler``.
 
     Raises:
-        ValueError: ``lr`` not above 0.
+        ValueError: ``lr`` is not a finite number above 0.
+        TypeError: ``scheduler`` is no function.
     """
 
-    def __init__(self, lr: float, scheduler: SchedulerFactory | None = None):
-        if not lr > 0:
-            raise ValueError(f"Expected the classifier's learning rate to be above 0, got {lr}.")
+    def __init__(
+        self,
+        lr: float,
+        scheduler: SchedulerFactory | None = None,
+        *,
+        scheduler_name: str = "scheduler",
+    ):
+        if not isinstance(lr, int | float) or not 0 < lr < math.inf:
+            raise ValueError(
+                f"Expected the classifier's learning rate to be finite and above 0, got {lr}."
+            )
         self.lr = lr
-        self.make_scheduler = scheduler
         self.optimizer: Optimizer | None = None
-        self.scheduler: LRScheduler | None = None
+        self.schedule = ExperienceSchedule(scheduler, name=scheduler_name)
 
     def begin(self, parameters: Iterable[nn.Parameter]) -> None:
         """Start an experience with the parameters of its classifiers."""
         self.optimizer = SGD(parameters, lr=self.lr)
-        self.scheduler = self.make_scheduler(self.optimizer) if self.make_scheduler else None
+        self.schedule.begin(self.optimizer)
 
     def follow(self, parameters: Iterable[nn.Parameter]) -> None:
         """Train these parameters from now on: a head that grew has new ones. SGD has no state."""
@@ -47,18 +55,16 @@ class ClassifierAlignment:
     def step_(self, loss: Tensor) -> None:
         """One step on the classifiers for the loss of Eq. 9, in place."""
         assert self.optimizer is not None
-        self.optimizer.zero_grad()
         with torch.enable_grad():
             loss.backward()
         self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)  # no one else shall find these gradients
 
     def end_epoch(self) -> None:
         """Advance the schedule."""
-        if self.scheduler is not None:
-            self.scheduler.step()
+        self.schedule.end_epoch()
 
     def end(self) -> None:
-        """Finish an experience: drop optimizer, schedule and the last gradients."""
-        if self.optimizer is not None:
-            self.optimizer.zero_grad(set_to_none=True)
-        self.optimizer = self.scheduler = None
+        """Finish an experience: drop optimizer and schedule."""
+        self.optimizer = None
+        self.schedule.end()

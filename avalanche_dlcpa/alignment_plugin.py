@@ -10,10 +10,11 @@ from avalanche.models import MultiHeadClassifier, avalanche_forward
 from avalanche.training.plugins import SupervisedPlugin
 from torch import Tensor, nn
 
-from avalanche_dlcpa.alignment import ClassifierAlignment, SchedulerFactory
+from avalanche_dlcpa.alignment import ClassifierAlignment
 from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
 from avalanche_dlcpa.experiences import classes_of, task_label_of
 from avalanche_dlcpa.model_head import find_head, linear_of
+from avalanche_dlcpa.schedules import SchedulerFactory
 
 
 class ClassifierAlignmentPlugin(SupervisedPlugin):

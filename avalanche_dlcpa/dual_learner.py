@@ -108,15 +108,17 @@ class DualLearner(DynamicModule):
         return self.classifiers.answer(self.classifiers(self.features(x)), task_labels)
 
 
-def checked_features(features: Tensor, num_features: int) -> Tensor:
+def checked_features(features: Any, num_features: int) -> Tensor:
     """Return the features if they are (B, D), as the classifiers need them.
 
     Raises:
-        ValueError: Another shape.
+        ValueError: No tensor, or one of another shape.
     """
-    if features.ndim != 2 or features.shape[1] != num_features:
+    is_tensor = isinstance(features, Tensor)
+    if not is_tensor or features.ndim != 2 or features.shape[1] != num_features:
+        found = tuple(features.shape) if is_tensor else type(features).__name__
         raise ValueError(
             f"Expected the features before the model's head to have shape (B, {num_features}), "
-            f"got {tuple(features.shape)}: name the last linear layer with `head=`."
+            f"got {found}: name the last linear layer with `head=`."
         )
     return features

@@ -117,6 +117,11 @@ def find_head(model: nn.Module, name: str | None = None) -> str:
         >>> find_head(nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
         '3'
     """
+    if any(isinstance(module, _FeatureTap) for module in model.modules()):
+        raise ValueError(
+            "Expected a `model` with its head, got one that has been taken apart already: pass a "
+            "fresh one, or the DualLearner that it became part of."
+        )
     if name is not None:
         return _named_head(model, name)
     growing = _outermost(model, _AVALANCHE_HEADS)

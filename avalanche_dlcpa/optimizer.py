@@ -6,9 +6,7 @@ import dataclasses
 
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
-from avalanche_dlcpa.alignment import SchedulerFactory
 from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.model_head import find_head
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead
@@ -54,8 +52,13 @@ def check_optimizer(
     """Check that the optimizer holds all plastic parameters and nothing from elsewhere.
 
     Raises:
-        ValueError: It lacks plastic parameters or holds foreign ones.
+        ValueError: It lacks plastic parameters or holds foreign ones, or there are none.
     """
+    if not parameters.plastic:
+        raise ValueError(
+            "Expected `model` to have parameters to learn below its head, got a frozen one: set "
+            "requires_grad_(True) on those that the plastic learner shall train."
+        )
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     lacking = [name for name, p in parameters.plastic.items() if id(p) not in held]
     if lacking:
@@ -85,14 +88,14 @@ def adopt_parameters_(
 ) -> None:
     """Make the optimizer train the plastic learner and the self-supervised head, nothing else.
 
-    The head's parameters join the first group, in place.
+    The head's parameters stay in the group where the user put them, or join the first, in place.
     """
-    plastic = {id(p) for p in parameters.plastic.values()}
+    heads = [] if ssl is None else [p for p in ssl.parameters() if p.requires_grad]
+    trained = {id(p) for p in [*parameters.plastic.values(), *heads]}
     for group in optimizer.param_groups:
-        group["params"] = [p for p in group["params"] if id(p) in plastic]
-    if ssl is not None:
-        trained = [p for p in ssl.parameters() if p.requires_grad]
-        optimizer.param_groups[0]["params"] += trained
+        group["params"] = [p for p in group["params"] if id(p) in trained]
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    optimizer.param_groups[0]["params"] += [p for p in heads if id(p) not in held]
 
 
 def remove_parameters_(optimizer: Optimizer, module: nn.Module | None) -> None:
@@ -102,33 +105,3 @@ def remove_parameters_(optimizer: Optimizer, module: nn.Module | None) -> None:
         for parameter in [p for p in group["params"] if id(p) in leaving]:
             optimizer.state.pop(parameter, None)
         group["params"] = [p for p in group["params"] if id(p) not in leaving]
-
-
-class ExperienceSchedule:
-    """A learning rate schedule that is made anew in each experience and stepped once an epoch.
-
-    Avalanche's `LRSchedulerPlugin` keeps one scheduler and sets it back, which several of torch's
-    schedulers do not survive (a warm-up runs at ten times the rate in the second experience).
-
-    Args:
-        optimizer: Its present learning rates are where every experience starts.
-        make_scheduler: Makes the schedule; None: the learning rates are left alone.
-    """
-
-    def __init__(self, optimizer: Optimizer, make_scheduler: SchedulerFactory | None):
-        self.optimizer = optimizer
-        self.make_scheduler = make_scheduler
-        self.start = [group["lr"] for group in optimizer.param_groups]
-        self.scheduler: LRScheduler | None = None
-
-    def begin(self) -> None:
-        """Start an experience."""
-        if self.make_scheduler is not None:
-            for group, lr in zip(self.optimizer.param_groups, self.start, strict=True):
-                group["lr"] = lr
-            self.scheduler = self.make_scheduler(self.optimizer)
-
-    def end_epoch(self) -> None:
-        """Advance the schedule."""
-        if self.scheduler is not None:
-            self.scheduler.step()

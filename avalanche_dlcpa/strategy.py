@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,29 +18,31 @@ from torch import Tensor, nn
 from torch.nn import CrossEntropyLoss
 from torch.optim import Optimizer
 
-from avalanche_dlcpa.alignment import ClassifierAlignment, SchedulerFactory
+from avalanche_dlcpa.alignment import ClassifierAlignment
 from avalanche_dlcpa.averaging import ParameterAverage
 from avalanche_dlcpa.batch_norm import batch_norms, recalibrate_batch_norm_
 from avalanche_dlcpa.dual_learner import DualLearner, checked_features
 from avalanche_dlcpa.experiences import classes_of, task_label_of
 from avalanche_dlcpa.optimizer import (
-    ExperienceSchedule,
     adopt_parameters_,
     check_optimizer,
     remove_parameters_,
     split_parameters,
 )
+from avalanche_dlcpa.schedules import ExperienceSchedule, SchedulerFactory
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
-from avalanche_dlcpa.task_classifiers import MASK_MARGIN, ClassifierScope, scope_of
+from avalanche_dlcpa.task_classifiers import ClassifierScope, scope_of
 from avalanche_dlcpa.training_guards import (
     AtLeastTwo,
-    BatchNormGuard,
+    LastGoodState,
     NonFiniteLossError,
+    StatisticsGuard,
+    all_finite,
     check_finite,
     preserved_random_states,
     refuse_distributed,
 )
-from avalanche_dlcpa.views import PaperViews
+from avalanche_dlcpa.views import PaperViews, checked_views
 
 Views = Callable[[Tensor], Sequence[Tensor]]
 
@@ -50,7 +53,8 @@ class _Experience:
 
     Attributes:
         scope: The classes among which its samples compete.
-        guard: The batch norm statistics before the present mini-batch.
+        statistics: Those of normalisation layers before the present mini-batch.
+        last_good: Everything at the start of the present epoch.
         temporary: The additional classifier of ablation (b).
         views: Views that enter the cross-entropies, one after the other, (V * B, ...).
         targets: Their columns in the scope, (V * B,).
@@ -59,24 +63,13 @@ class _Experience:
     """
 
     scope: ClassifierScope
-    guard: BatchNormGuard
+    statistics: StatisticsGuard
+    last_good: LastGoodState
     temporary: nn.Linear | None
     views: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
     targets: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
     logits: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
     ssl_loss: Tensor | float = 0.0
-
-    def competing(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits and targets for the criterion, each sample among the classes of its own task."""
-        return self.scope.rivals_only(logits, self.targets), self.targets
-
-    def first_view_by_label(self, batch_size: int, num_outputs: int) -> Tensor:
-        """Logits of the first view by class label (B, W), for metrics and plugins."""
-        logits = self.logits[:batch_size]
-        allowed = self.scope.rivals_only(logits, self.targets[:batch_size])
-        lowest = logits.detach().amin(dim=1, keepdim=True) - MASK_MARGIN
-        rows = lowest.expand(-1, num_outputs)
-        return rows.scatter_reduce(1, self.scope.labels.expand_as(logits), allowed, "amax")
 
 
 class DLCPAStrategy(SupervisedTemplate):
@@ -160,20 +153,22 @@ class DLCPAStrategy(SupervisedTemplate):
         peval_mode: str = "epoch",
     ):
         refuse_distributed()
+        _expect_choice("peval_mode", peval_mode, ("experience", "epoch", "iteration"))
         _expect_choice("plastic_classifier", plastic_classifier, ("aligned", "temporary"))
         _expect_choice("classifier_features", classifier_features, ("stable", "plastic"))
-        if not 0 <= supervised_weight < float("inf"):
-            raise ValueError(
-                "Expected `supervised_weight` to be finite and at least 0, "
-                f"got {supervised_weight}."
-            )
+        _expect_weight(supervised_weight)
+        if not (views is None or callable(views)):
+            raise TypeError(f"Expected `views` to be a function, got {type(views).__name__}.")
         self.ssl = make_head(ssl)
         _expect_average_source(average_source, self.ssl)
         self._needs_two = self.ssl is not None or bool(batch_norms(model))
         _expect_batch_size(train_mb_size, self.ssl, self._needs_two)
         average = functools.partial(ParameterAverage, update=stable_update)
         average([])  # refuses an unknown rule
-        self._alignment = ClassifierAlignment(classifier_lr, classifier_scheduler)
+        self._schedule = ExperienceSchedule(scheduler, name="scheduler")
+        self._alignment = ClassifierAlignment(
+            classifier_lr, classifier_scheduler, scheduler_name="classifier_scheduler"
+        )
         device = torch.device(device)
         parameters = split_parameters(model, head)
         check_optimizer(optimizer, parameters, self.ssl)
@@ -182,6 +177,7 @@ class DLCPAStrategy(SupervisedTemplate):
         dual = _as_dual_learner(model, head, bn_statistics)
         if self.ssl is not None:
             self.ssl.build(dual.plastic, dual.num_features)
+            self.ssl.to(next(dual.plastic.parameters()).dtype)
         adopt_parameters_(optimizer, parameters, self.ssl)
         super().__init__(
             model=dual,
@@ -200,7 +196,6 @@ class DLCPAStrategy(SupervisedTemplate):
         self.views = PaperViews() if views is None and self.ssl is not None else views
         self.plastic_classifier = plastic_classifier
         self.classifier_features = classifier_features
-        self._schedule = ExperienceSchedule(optimizer, scheduler)
         self._average_source = average_source
         self._average = average(list(dual.stable.parameters()))
         self._at_least_two = AtLeastTwo()
@@ -221,14 +216,16 @@ class DLCPAStrategy(SupervisedTemplate):
         classes, task_label = classes_of(self.experience), task_label_of(self.experience)
         mixed = self._has_other_samples(classes)
         scope = scope_of(self.model.classifiers, task_label, classes, mixed=mixed)
+        modules = [self.model] if self.ssl is None else [self.model, self.ssl]
         self._now = _Experience(
             scope=scope,
-            guard=BatchNormGuard(self.model, *([] if self.ssl is None else [self.ssl])),
+            statistics=StatisticsGuard(*modules),
+            last_good=LastGoodState(self.optimizer, *modules),
             temporary=self._temporary_classifier(scope),
         )
         self._average.begin(int(self.model.num_averaged))
         self._alignment.begin(p for layer in scope.layers for p in layer.parameters())
-        self._schedule.begin()
+        self._schedule.begin(self.optimizer)
         if self._needs_two:
             self._at_least_two.loader = self.dataloader
             self.dataloader: Any = self._at_least_two
@@ -291,21 +288,23 @@ class DLCPAStrategy(SupervisedTemplate):
             return self.model(self.mb_x, self._task_labels())
         now = self._now
         assert now is not None
-        now.guard.keep()
+        now.statistics.keep()
         views = self._make_views(self.mb_x)
         features: Sequence[Tensor]
         if self.ssl is None:
             now.ssl_loss, features = 0.0, (self.model.plastic(views[0]),)
         else:
             now.ssl_loss, features = self.ssl(self.model.plastic, *views)
+        together = torch.cat([checked_features(f, self.model.num_features) for f in features])
         now.views = torch.cat(list(views[: len(features)]))
-        now.targets = now.scope.targets(self.mb_y, self._task_labels()).repeat(len(features))
-        together = checked_features(torch.cat(list(features)), self.model.num_features)
+        targets = now.scope.targets(self.mb_y, self._task_labels())
+        now.targets = targets.repeat(len(features))
         if now.temporary is not None:
             now.logits = now.temporary(together)
         else:
             now.logits = now.scope.logits(together, frozen=True)
-        return now.first_view_by_label(len(self.mb_y), self.model.classifiers.num_outputs)
+        first, width = now.logits[: len(targets)], self.model.classifiers.num_outputs
+        return now.scope.by_label(first, targets, width)
 
     def _task_labels(self) -> Tensor | None:
         return self.mbatch[-1] if len(self.mbatch) > 2 else None
@@ -313,14 +312,7 @@ class DLCPAStrategy(SupervisedTemplate):
     def _make_views(self, x: Tensor) -> Sequence[Tensor]:
         if self.views is None:
             return (x,)
-        views = self.views(x)
-        needed = 1 if self.ssl is None else 2
-        if len(views) < needed or any(len(view) != len(x) for view in views):
-            raise ValueError(
-                f"Expected `views` to return {needed} tensors of {len(x)} samples each, "
-                f"got {[tuple(view.shape) for view in views]}."
-            )
-        return views[:needed]
+        return checked_views(self.views(x), 1 if self.ssl is None else 2, len(x))
 
     def criterion(self) -> Tensor:
         """Eq. 6 in training, the plain criterion at evaluation."""
@@ -328,7 +320,8 @@ class DLCPAStrategy(SupervisedTemplate):
             return super().criterion()
         now = self._now
         assert now is not None
-        return now.ssl_loss + self.supervised_weight * self._criterion(*now.competing(now.logits))
+        cross_entropy = now.scope.loss(self._criterion, now.logits, now.targets)
+        return now.ssl_loss + self.supervised_weight * cross_entropy
 
     def backward(self) -> None:
         """Backward pass of Eq. 6, unless the loss is not finite.
@@ -344,7 +337,10 @@ class DLCPAStrategy(SupervisedTemplate):
         try:
             check_finite(loss, name=name, experience=self.experience, clock=self.clock)
         except NonFiniteLossError:
-            self._now.guard.restore()
+            self._now.statistics.restore()
+            # Before the update only a sound model tells that the mini-batch is at fault.
+            if loss is not self.loss or not all_finite(self.model.parameters()):
+                self._now.last_good.restore()
             raise
 
     def _after_update(self, **kwargs: Any) -> None:
@@ -369,10 +365,16 @@ class DLCPAStrategy(SupervisedTemplate):
             features = self.model.stable(now.views)  # also keeps its batch norm statistics up
             if self.classifier_features == "plastic":
                 features = self.model.plastic(now.views)
-        loss = self._criterion(*now.competing(now.scope.logits(features, frozen=False)))
+        logits = now.scope.logits(features, frozen=False)
+        loss = now.scope.loss(self._criterion, logits, now.targets)
         self._check_finite(loss, "classifier loss")
         self._alignment.step_(loss)
         super()._after_training_iteration(**kwargs)
+
+    def _before_training_epoch(self, **kwargs: Any) -> None:
+        assert self._now is not None
+        self._now.last_good.keep()
+        super()._before_training_epoch(**kwargs)
 
     def _after_training_epoch(self, **kwargs: Any) -> None:
         self._schedule.end_epoch()
@@ -394,6 +396,7 @@ class DLCPAStrategy(SupervisedTemplate):
         if self.ssl is not None:
             self.ssl.after_training_exp()
         self._alignment.end()
+        self._schedule.end()
         self.optimizer.zero_grad(set_to_none=True)
         self._forget_experience()
         super()._after_training_exp(**kwargs)
@@ -418,6 +421,13 @@ class DLCPAStrategy(SupervisedTemplate):
 def _expect_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"Expected `{name}` to be one of {', '.join(choices)}, got '{value}'.")
+
+
+def _expect_weight(weight: float) -> None:
+    if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+        raise ValueError(
+            f"Expected `supervised_weight` to be a finite number of at least 0, got {weight}."
+        )
 
 
 def _expect_batch_size(size: int, ssl: SelfSupervisedHead | None, needs_two: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -10,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from avalanche_dlcpa.model_head import HeadStart
+
+Criterion = Callable[[Tensor, Tensor], Tensor]
 
 MASK_MARGIN = 1000.0  # how far below its row's lowest logit a class lies that may not answer
 
@@ -140,14 +143,15 @@ class ClassifierScope:
         columns: Their columns in the layers side by side, (K,); None: all, in order.
         labels: Class label of each of them, (K,).
         lookup: Column of a (task label, class label), (tasks, W), -1 for any other class.
-        rivals: Which columns compete with which, (K, K), or None: all with all.
+        groups: Where samples of several tasks come together: the group of each column, (K,), and
+            columns compete within their group; None: all with all.
     """
 
     layers: list[nn.Linear]
     columns: Tensor | None
     labels: Tensor
     lookup: Tensor
-    rivals: Tensor | None
+    groups: Tensor | None
 
     def logits(self, features: Tensor, *, frozen: bool) -> Tensor:
         """Logits (B, K) of features (B, D).
@@ -169,19 +173,38 @@ class ClassifierScope:
             ValueError: A replayed sample of a class that has never been trained.
         """
         tasks = torch.zeros_like(labels) if task_labels is None else task_labels
-        targets = self.lookup[tasks, labels]
-        if self.rivals is not None and (targets < 0).any():
+        if self.groups is None:
+            return self.lookup[tasks, labels]
+        most = torch.tensor(self.lookup.shape, device=labels.device) - 1
+        targets = self.lookup[tasks.minimum(most[0]), labels.minimum(most[1])]
+        strange = (targets < 0) | (tasks > most[0]) | (labels > most[1])
+        if strange.any():
             raise ValueError(
-                f"Expected replayed samples of classes trained before, got class labels "
-                f"{labels[targets < 0].unique().tolist()}: start with an empty buffer."
+                "Expected replayed samples of classes trained before, got class labels "
+                f"{labels[strange].unique().tolist()}: start with an empty buffer."
             )
         return targets
 
-    def rivals_only(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Logits (B, K) with those classes masked that do not compete with a sample's own."""
-        if self.rivals is None:
-            return logits
-        return logits.masked_fill(~self.rivals[targets], -torch.inf)
+    def loss(self, criterion: Criterion, logits: Tensor, targets: Tensor) -> Tensor:
+        """The criterion on logits (B, K) and target columns (B,), each sample within its group."""
+        if self.groups is None:
+            return criterion(logits, targets)
+        group_of = self.groups[targets]
+        total = logits.new_zeros(())
+        for group in group_of.unique():
+            rows, columns = group_of == group, (self.groups == group).nonzero().flatten()
+            own = torch.searchsorted(columns, targets[rows])
+            total = total + rows.sum() * criterion(logits[rows][:, columns], own)
+        return total / len(targets)
+
+    def by_label(self, logits: Tensor, targets: Tensor, num_outputs: int) -> Tensor:
+        """Logits (B, K) ordered by class label, (B, W), as `TaskClassifiers.answer` orders them."""
+        lowest = logits.detach().amin(dim=1, keepdim=True) - MASK_MARGIN
+        if self.groups is not None:
+            allowed = self.groups[targets].unsqueeze(1) == self.groups
+            logits = torch.where(allowed, logits, lowest)
+        rows = lowest.expand(-1, num_outputs)
+        return rows.scatter_reduce(1, self.labels.expand_as(logits), logits, "amax")
 
 
 def scope_of(
@@ -212,11 +235,10 @@ def scope_of(
     lookup = torch.full((max(t for t, _ in keys) + 1, classifiers.num_outputs), -1)
     for index, (task, label) in enumerate(keys):
         lookup[task, label] = index
-    group = torch.tensor(groups, device=device)
     return ClassifierScope(
         layers=layers,
         columns=columns,
         labels=torch.tensor([label for _, label in keys], device=device),
         lookup=lookup.to(device),
-        rivals=group.unsqueeze(1) == group if mixed else None,
+        groups=torch.tensor(groups, device=device) if mixed else None,
     )

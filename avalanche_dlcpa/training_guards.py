@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-
-from avalanche_dlcpa.batch_norm import batch_norms
+from torch.nn.modules.batchnorm import _NormBase
+from torch.optim import Optimizer
 
 
 class NonFiniteLossError(ValueError):
-    """The loss became NaN or infinite; the strategy is as it was before that mini-batch."""
+    """The loss became NaN or infinite; the strategy is back in the last good state.
+
+    Where a mini-batch itself was at fault (a corrupt image), that is the model as it was before it.
+    Where training diverged, it is the state at the start of that epoch.
+    """
 
 
 class AtLeastTwo:
@@ -50,17 +55,17 @@ class AtLeastTwo:
                 )
 
 
-class BatchNormGuard:
-    """Keeps the running statistics of batch norm as they were before a forward pass.
+class StatisticsGuard:
+    """Keeps the running statistics of normalisation layers as they were before a forward pass.
 
     A forward pass in training mode writes them before anyone can see that its loss is not finite.
 
     Args:
-        modules: The modules whose batch norm layers are watched.
+        modules: The modules whose layers are watched.
     """
 
     def __init__(self, *modules: nn.Module):
-        layers = [layer for module in modules for layer in batch_norms(module)]
+        layers = [m for module in modules for m in module.modules() if isinstance(m, _NormBase)]
         self.buffers = [buffer for layer in layers for buffer in layer.buffers()]
         self.kept = [buffer.clone() for buffer in self.buffers]
 
@@ -73,6 +78,42 @@ class BatchNormGuard:
         """Put the remembered statistics back."""
         if self.buffers:
             torch._foreach_copy_(self.buffers, self.kept)
+
+
+class LastGoodState:
+    """A copy of everything that training changes, renewed once an epoch.
+
+    Args:
+        optimizer: Its state is kept, too.
+        modules: The modules whose parameters and buffers are kept, but for queues, which every
+            experience starts anew.
+    """
+
+    def __init__(self, optimizer: Optimizer, *modules: nn.Module):
+        self.optimizer = optimizer
+        self.tensors = [
+            tensor.detach()
+            for module in modules
+            for name, tensor in [*module.named_parameters(), *module.named_buffers()]
+            if name != "queue"
+        ]
+        self.copies: list[Tensor] = []
+        self.optimizer_state: dict[str, Any] = {}
+
+    def keep(self) -> None:
+        """Renew the copy."""
+        self.copies = [tensor.clone() for tensor in self.tensors]
+        self.optimizer_state = copy.deepcopy(self.optimizer.state_dict())
+
+    def restore(self) -> None:
+        """Put the copy back."""
+        torch._foreach_copy_(self.tensors, self.copies)
+        self.optimizer.load_state_dict(self.optimizer_state)
+
+
+def all_finite(parameters: Iterable[Tensor]) -> bool:
+    """Whether no parameter holds NaN or infinity."""
+    return all(bool(parameter.isfinite().all()) for parameter in parameters)
 
 
 def check_finite(loss: Tensor, *, name: str, experience: Any, clock: Any) -> None:
@@ -93,7 +134,7 @@ def check_finite(loss: Tensor, *, name: str, experience: Any, clock: Any) -> Non
             f"Expected a finite {name}, got {value} in experience {experience.current_experience}, "
             f"epoch {clock.train_exp_epochs}, iteration {clock.train_epoch_iterations}: look at "
             "the samples of that mini-batch, or lower the learning rate or `supervised_weight`. "
-            "The model is as it was before that mini-batch."
+            "The model is back in its last good state."
         )
 
 

@@ -8,6 +8,7 @@ nothing waits for the device, so that a training step and its views fit into one
 import math
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,8 +78,8 @@ class PaperViews:
         _check_images(sample)
         low = sample.amin(dim=(0, 2, 3)).tolist()
         high = sample.amax(dim=(0, 2, 3)).tolist()
-        if min(low) >= -1e-3 and max(high) <= 1 + 1e-3:
-            return
+        if (min(low) >= -1e-3 and max(high) <= 1 + 1e-3) or not math.isfinite(sum(low) + sum(high)):
+            return  # a corrupt image tells no range; training will stop at its loss
         self._is_guessed = True
         self.mean = tuple(low)
         # a constant channel has no range to divide by
@@ -113,6 +114,22 @@ class PaperViews:
         views = (augment(pixels, uniform=uniform) - mean) / std
         view1, view2 = views.to(x.dtype).chunk(2)
         return view1, view2
+
+
+def checked_views(views: Any, num_views: int, batch_size: int) -> Sequence[Tensor]:
+    """Return the first views if a function of the user's has returned enough of them.
+
+    Raises:
+        ValueError: Not a tuple or list of at least so many tensors with a row for each sample.
+    """
+    is_sequence = isinstance(views, tuple | list) and all(isinstance(v, Tensor) for v in views)
+    if not is_sequence or len(views) < num_views or any(len(v) != batch_size for v in views):
+        found = [tuple(v.shape) for v in views] if is_sequence else type(views).__name__
+        raise ValueError(
+            f"Expected `views` to return a tuple of {num_views} tensors of {batch_size} samples "
+            f"each, got {found}."
+        )
+    return views[:num_views]
 
 
 def _per_channel(values: tuple[float, ...], *, like: Tensor, name: str) -> Tensor:

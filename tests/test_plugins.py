@@ -276,7 +276,7 @@ def test_the_schedule_of_the_alignment_starts_anew_in_each_experience():
 def test_bad_arguments():
     with pytest.raises(ValueError, match="one of cumulative, ema, copy, got 'mean'"):
         CumulativeParameterAveragingPlugin(update="mean")
-    with pytest.raises(ValueError, match="learning rate to be above 0, got 0"):
+    with pytest.raises(ValueError, match="learning rate to be finite and above 0, got 0"):
         ClassifierAlignmentPlugin(lr=0)
     alone = ClassifierAlignmentPlugin(CumulativeParameterAveragingPlugin())
     with pytest.raises(ValueError, match=r"plugins=\[average, alignment\]"):

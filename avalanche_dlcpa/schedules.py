@@ -1,0 +1,67 @@
+"""Learning rate schedules that are made anew in each experience and stepped once an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+SchedulerFactory = Callable[[Optimizer], LRScheduler]
+
+
+class ExperienceSchedule:
+    """A schedule that starts anew, from the first learning rates, in each experience.
+
+    Avalanche's `LRSchedulerPlugin` keeps one scheduler and sets it back, which several of torch's
+    schedulers do not survive (a warm-up runs at ten times the rate in the second experience).
+
+    Args:
+        make_scheduler: Makes the schedule of an experience, such as
+            ``lambda optimizer: MultiStepLR(optimizer, [99])``; None: rates are left alone.
+        name: What errors call ``make_scheduler``.
+
+    Raises:
+        TypeError: ``make_scheduler`` is no function.
+    """
+
+    def __init__(self, make_scheduler: SchedulerFactory | None, *, name: str):
+        if make_scheduler is not None and not callable(make_scheduler):
+            raise TypeError(
+                f"Expected `{name}` to be a function that makes a scheduler for an optimizer, got "
+                f"{type(make_scheduler).__name__}: pass `lambda optimizer: StepLR(optimizer, 30)`."
+            )
+        self.make_scheduler = make_scheduler
+        self.name = name
+        self.scheduler: LRScheduler | None = None
+        self._rates: list[float] | None = None
+
+    def begin(self, optimizer: Optimizer) -> None:
+        """Start an experience.
+
+        Raises:
+            TypeError: What the function made is no scheduler that is stepped without a metric.
+        """
+        if self.make_scheduler is None:
+            return
+        if self._rates is None:
+            self._rates = [group["lr"] for group in optimizer.param_groups]
+        for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate
+        scheduler = self.make_scheduler(optimizer)
+        if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
+            raise TypeError(
+                f"Expected `{self.name}` to make an LRScheduler that steps without a metric, got "
+                f"{type(scheduler).__name__}: for ReduceLROnPlateau use Avalanche's "
+                "LRSchedulerPlugin."
+            )
+        self.scheduler = scheduler
+
+    def end_epoch(self) -> None:
+        """Advance the schedule."""
+        if self.scheduler is not None:
+            self.scheduler.step()
+
+    def end(self) -> None:
+        """Drop the schedule of the experience."""
+        self.scheduler = None
