@@ -47,9 +47,8 @@ GRIDS: dict[str, dict[str, list[dict[str, list[Any]]]]] = {
         "ewc": [{"lr": [0.02], "strength": [1.0, 10.0, 100.0]}],
         "lwf": [{"lr": [0.02], "strength": [1.0, 3.0, 10.0]}, {"lr": [0.05], "strength": [3.0]}],
         "dlcpa-mocov2": [
-            {"lr": [0.01, 0.02], "classifier_lr": [0.05], "queue_size": [4096]},
+            {"lr": [0.005, 0.01], "classifier_lr": [0.05], "queue_size": [4096]},
             {"lr": [0.01], "classifier_lr": [0.02], "queue_size": [4096]},
-            {"lr": [0.05], "classifier_lr": [0.05], "queue_size": [4096]},
         ],
     },
 }
