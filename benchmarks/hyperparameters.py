@@ -20,10 +20,10 @@ HYPERPARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
     "lab-cifar100": {
-        "naive": {"lr": 0.05},
-        "ewc": {"lr": 0.05, "strength": 100.0},
-        "lwf": {"lr": 0.05, "strength": 1.0},
-        "dlcpa-mocov2": {"lr": 0.05, "classifier_lr": 0.05, "queue_size": 4096},
+        "naive": {"lr": 0.02},
+        "ewc": {"lr": 0.02, "strength": 10.0},
+        "lwf": {"lr": 0.02, "strength": 10.0},
+        "dlcpa-mocov2": {"lr": 0.005, "classifier_lr": 0.05, "queue_size": 4096},
     },
 }
 
@@ -47,8 +47,7 @@ GRIDS: dict[str, dict[str, list[dict[str, list[Any]]]]] = {
         "ewc": [{"lr": [0.02], "strength": [1.0, 10.0, 100.0]}],
         "lwf": [{"lr": [0.02], "strength": [1.0, 3.0, 10.0]}, {"lr": [0.05], "strength": [3.0]}],
         "dlcpa-mocov2": [
-            {"lr": [0.005, 0.01], "classifier_lr": [0.05], "queue_size": [4096]},
-            {"lr": [0.01], "classifier_lr": [0.02], "queue_size": [4096]},
+            {"lr": [0.0025, 0.005, 0.01], "classifier_lr": [0.05], "queue_size": [4096]},
         ],
     },
 }
