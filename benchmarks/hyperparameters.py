@@ -35,9 +35,9 @@ GRIDS: dict[str, dict[str, list[dict[str, list[Any]]]]] = {
         "lwf": [{"lr": [0.003, 0.01, 0.03], "strength": [1.0, 3.0, 10.0]}],
         "dlcpa-mocov2": [
             {
-                "lr": [0.01, 0.02, 0.05],
-                "classifier_lr": [0.01, 0.02, 0.05],
-                "supervised_weight": [3.0],
+                "lr": [0.02, 0.05],
+                "classifier_lr": [0.02, 0.05],
+                "supervised_weight": [3.0, 10.0],
                 "queue_size": [1024],
             }
         ],

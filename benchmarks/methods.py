@@ -13,7 +13,7 @@ from torch.nn import CrossEntropyLoss
 from torch.optim import SGD
 from torch.optim.lr_scheduler import MultiStepLR
 
-from avalanche_dlcpa import DLCPAStrategy, PaperViews
+from avalanche_dlcpa import DLCPAStrategy
 from avalanche_dlcpa.self_supervised import MoCoV2
 
 
@@ -24,8 +24,8 @@ class Method:
     Attributes:
         title: For tables and pages.
         build: Network, hyperparameters, then Avalanche's keyword arguments -> strategy.
-        draws_views: Whether it augments by views of its own, and is therefore given images without
-            the stream's augmentation.
+        draws_views: Whether it augments by views of its own, ``views``, and is therefore given
+            images without the stream's augmentation.
     """
 
     title: str
@@ -81,6 +81,7 @@ def _dlcpa_mocov2(
     encoder_momentum: float = 0.999,
     queue_size: int = 65_536,
     last_epochs: int = 1,
+    views: Callable[..., Any],
     **common: Any,
 ) -> DLCPAStrategy:
     """DLCPA with MoCoV2; both learning rates fall to a tenth at the end (authors' runs)."""
@@ -96,7 +97,7 @@ def _dlcpa_mocov2(
         classifier_lr=classifier_lr,
         scheduler=schedule,
         classifier_scheduler=schedule,
-        views=PaperViews(),
+        views=views,
         **common,
     )
 

@@ -77,9 +77,11 @@ def run_cell(
     )
     RNGManager.set_random_seeds(seed)
     class_il, task_il = scenario_metrics()
+    views = {"views": plan.make_views()} if chosen.draws_views else {}
     strategy = chosen.build(
         plan.make_network(plan.num_classes),
         **hyperparameters,
+        **views,
         train_mb_size=plan.batch_size,
         train_epochs=plan.epochs,
         eval_mb_size=256,

@@ -9,8 +9,9 @@ from typing import Any
 from avalanche.benchmarks import NCScenario
 from torch import nn
 
-from avalanche_dlcpa import backbones, streams
+from avalanche_dlcpa import PaperViews, backbones, streams
 from benchmarks.networks import ThreeLayerCNN
+from benchmarks.views import ShiftsAndNoise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Setting:
         num_classes: Outputs of the network.
         epochs: An experience.
         batch_size: In training.
+        make_views: Makes the views of methods that draw their own.
     """
 
     title: str
@@ -34,6 +36,7 @@ class Setting:
     num_classes: int
     epochs: int
     batch_size: int
+    make_views: Callable[[], Callable[..., Any]] = PaperViews
 
 
 def _lab_stream(*, validation_fraction: float = 0.0, **options: Any) -> NCScenario:
@@ -54,6 +57,7 @@ SETTINGS = {
         num_classes=10,
         epochs=15,
         batch_size=32,
+        make_views=ShiftsAndNoise,
     ),
     "lab-cifar100": Setting(
         title="CIFAR-100, 200 images a class, first 6 of 10 tasks, ResNet-18 of width 16",

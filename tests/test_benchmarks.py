@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from avalanche.benchmarks.utils.data import AvalancheDataset
 
 from benchmarks import demo, report, run, tune
 from benchmarks.hyperparameters import HYPERPARAMETERS
 from benchmarks.methods import METHODS
 from benchmarks.settings import SETTINGS
+from benchmarks.views import ShiftsAndNoise
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -136,6 +138,19 @@ def test_the_page_holds_everything_and_loads_nothing(short, tmp_path):
     assert not re.search(r"(src|href)=\"(?!data:)|https?:|<script|@import|url\(", page)
     for cell in report.rows(results)[0]:
         assert f"<td>{cell}</td>" in page
+
+
+def test_digits_are_shifted_each_by_a_pixel_at_most():
+    x = torch.arange(64.0).view(1, 1, 8, 8).repeat(400, 1, 1, 1)
+    view1, view2 = ShiftsAndNoise(noise=0)(x)
+    shifts = view1[:, 0, 4, 4] - x[:, 0, 4, 4]
+    assert set(shifts.tolist()) == {dy * 8 + dx for dy in (-1, 0, 1) for dx in (-1, 0, 1)}
+    assert (view1 != view2).flatten(1).any(1).float().mean() > 0.7
+    down = view1[shifts == 8][0, 0]  # every row but the last comes from the next one
+    assert torch.equal(down[:-1], x[0, 0, 1:])
+    assert torch.equal(down[-1], x[0, 0, -1])
+    noisy, _ = ShiftsAndNoise(noise=0.1)(torch.zeros(100, 1, 8, 8))
+    assert noisy.std().item() == pytest.approx(0.1, rel=0.1)
 
 
 def test_a_report_of_nothing_is_refused(tmp_path):
