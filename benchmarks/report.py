@@ -57,6 +57,10 @@ def rows(results: Iterable[Result]) -> list[tuple[str, ...]]:
     ]
 
 
+def _percent(fraction: float) -> str:
+    return f"{round(100 * fraction, 2) + 0.0:.2f}"  # adding 0 turns -0.0 into 0.0
+
+
 def text_table(results: Iterable[Result]) -> str:
     """The table for a terminal."""
     lines = [COLUMNS, *rows(results)]
