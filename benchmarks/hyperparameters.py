@@ -20,7 +20,7 @@ HYPERPARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
     "lab-cifar100": {
-        "naive": {"lr": 0.02},
+        "naive": {"lr": 0.05},
         "ewc": {"lr": 0.02, "strength": 10.0},
         "lwf": {"lr": 0.02, "strength": 10.0},
         "dlcpa-mocov2": {"lr": 0.005, "classifier_lr": 0.05, "queue_size": 4096},
