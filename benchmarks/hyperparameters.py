@@ -14,7 +14,7 @@ HYPERPARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
         "lwf": {"lr": 0.003, "strength": 10.0},
         "dlcpa-mocov2": {
             "lr": 0.02,
-            "classifier_lr": 0.01,
+            "classifier_lr": 0.05,
             "supervised_weight": 3.0,
             "queue_size": 1024,
         },

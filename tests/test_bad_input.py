@@ -2,6 +2,7 @@
 
 import importlib.util
 
+import numpy as np
 import pytest
 import torch
 from helpers import (
@@ -212,6 +213,13 @@ def test_an_unknown_keyword_is_refused_as_by_avalanche():
     model = SmallCNN()
     optimizer = SGD(model.parameters(), lr=0.1)
     assert_refused(model, optimizer, TypeError, "supervised_wieght", supervised_wieght=1.0)
+
+
+@pytest.mark.parametrize("number", [3, np.float32(3), np.int64(3)])
+def test_numbers_of_numpy_are_numbers(number):
+    strategy = strategy_of(SmallCNN(), supervised_weight=number, classifier_lr=number)
+    strategy.train(tensors_stream(size=8, per_class=8).train_stream[0])
+    assert strategy.supervised_weight == 3
 
 
 @pytest.mark.parametrize("ssl", HEADS)

@@ -11,6 +11,7 @@ from helpers import (
     Probe,
     SmallCNN,
     assert_same_state,
+    batch_of,
     copies,
     optimized,
     samples,
@@ -20,6 +21,7 @@ from helpers import (
     tensors_stream,
 )
 from torch import nn
+from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from avalanche_dlcpa import NonFiniteLossError
@@ -104,6 +106,7 @@ def test_nan_in_an_image_leaves_the_statistics_of_any_normalisation():
 
 EXPLOSIONS = {
     "plastic learner": ({"lr": 1e3}, "finite classifier loss"),
+    "plastic learner, seen a mini-batch later": ({"lr": 1e5}, "finite loss"),
     "plastic learner, momentum": ({"lr": 300.0, "momentum": 0.9}, "finite"),
     "plastic learner, MoCo": ({"lr": 1e3, "ssl": "mocov2"}, "finite"),
     "classifier": ({"classifier_lr": 1e38}, "finite"),
@@ -123,6 +126,17 @@ def test_an_exploding_loss_leaves_the_last_good_state(name):
         strategy.train(stream.train_stream[0])
     assert_same_state(snapshot(strategy), before.seen["before_training_epoch"][-1])
     strategy.eval(stream.test_stream)
+
+
+def test_after_an_exploding_loss_a_smaller_learning_rate_does():
+    strategy = strategy_of(SimpleCNN(6), lr=1e5, train_mb_size=8)
+    stream = tensors_stream(per_class=8)
+    with pytest.raises(NonFiniteLossError):
+        strategy.train(stream.train_stream[0])
+    strategy.optimizer.param_groups[0]["lr"] = 0.01
+    strategy.train(stream.train_stream[0])
+    images, labels = batch_of(stream.test_stream[0])
+    assert cross_entropy(strategy.model.eval()(images), labels) < 10
 
 
 def test_label_smoothing_beside_replay_is_finite():
