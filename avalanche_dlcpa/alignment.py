@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Iterable
 
 import torch
@@ -34,7 +35,7 @@ class ClassifierAlignment:
         *,
         scheduler_name: str = "scheduler",
     ):
-        if not isinstance(lr, int | float) or not 0 < lr < math.inf:
+        if not isinstance(lr, numbers.Real) or not 0 < lr < math.inf:
             raise ValueError(
                 f"Expected the classifier's learning rate to be finite and above 0, got {lr}."
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -338,8 +339,9 @@ class DLCPAStrategy(SupervisedTemplate):
             check_finite(loss, name=name, experience=self.experience, clock=self.clock)
         except NonFiniteLossError:
             self._now.statistics.restore()
-            # Before the update only a sound model tells that the mini-batch is at fault.
-            if loss is not self.loss or not all_finite(self.model.parameters()):
+            # A corrupt mini-batch, seen before the update, leaves a sound model; else it diverged.
+            corrupt = loss is self.loss and not all_finite([self.mb_x])
+            if not (corrupt and all_finite(self.model.parameters())):
                 self._now.last_good.restore()
             raise
 
@@ -424,7 +426,7 @@ def _expect_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def _expect_weight(weight: float) -> None:
-    if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+    if not isinstance(weight, numbers.Real) or not 0 <= weight < math.inf:
         raise ValueError(
             f"Expected `supervised_weight` to be a finite number of at least 0, got {weight}."
         )

@@ -111,9 +111,9 @@ class LastGoodState:
         self.optimizer.load_state_dict(self.optimizer_state)
 
 
-def all_finite(parameters: Iterable[Tensor]) -> bool:
-    """Whether no parameter holds NaN or infinity."""
-    return all(bool(parameter.isfinite().all()) for parameter in parameters)
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether none of the tensors holds NaN or infinity."""
+    return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
 def check_finite(loss: Tensor, *, name: str, experience: Any, clock: Any) -> None:

@@ -67,6 +67,7 @@ def run_cell(
     Returns:
         The result, as `save_result` writes it.
     """
+    origin = provenance(device)  # of the code as it is now: a run may outlast a commit
     chosen, plan = METHODS[method], SETTINGS[setting]
     if hyperparameters is None:
         hyperparameters = HYPERPARAMETERS[setting][method]
@@ -111,7 +112,7 @@ def run_cell(
         "class_il": _summary(class_il.matrix(name)),
         "task_il": _summary(task_il.matrix(name)),
         "training_seconds": seconds,
-        "provenance": provenance(device),
+        "provenance": origin,
     }
 
 

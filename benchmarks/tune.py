@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.hyperparameters import GRIDS
+from benchmarks.hyperparameters import DIVERGED, GRIDS
 from benchmarks.methods import METHODS
 from benchmarks.run import provenance, run_cell
 from benchmarks.settings import SETTINGS
@@ -62,12 +62,16 @@ def read_rows(path: Path = TUNING) -> list[dict[str, str]]:
 def best(rows: list[dict[str, str]], setting: str, method: str) -> dict[str, Any]:
     """The highest Class-IL ACC among those within a point of the best Task-IL ACC, over all seeds.
 
+    Leaves out what is known to diverge in a longer run.
+
     Raises:
         ValueError: No rows of that setting and method.
     """
     scores: dict[str, list[tuple[float, float]]] = {}
+    diverged = DIVERGED.get((setting, method), [])
     for row in rows:
-        if (row["setting"], row["method"]) == (setting, method):
+        is_sound = json.loads(row["hyperparameters"]) not in diverged
+        if (row["setting"], row["method"]) == (setting, method) and is_sound:
             pair = (float(row["class_il_ACC"]), float(row["task_il_ACC"]))
             scores.setdefault(row["hyperparameters"], []).append(pair)
     if not scores:

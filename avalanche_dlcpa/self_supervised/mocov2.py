@@ -6,15 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from avalanche_dlcpa.self_supervised.head import (
-    SelfSupervisedHead,
-    momentum_copy,
-    momentum_update_,
-)
-from avalanche_dlcpa.self_supervised.queue import enqueue_, random_unit_columns_
+from avalanche_dlcpa.self_supervised.head import momentum_copy, momentum_update_
+from avalanche_dlcpa.self_supervised.queue import QueueHead
 
 
-class MoCoV2(SelfSupervisedHead):
+class MoCoV2(QueueHead):
     """Contrast of the first view with a momentum encoder's key of the second and a queue of others.
 
     As in the authors' runs there is no projector: the normalised features themselves are compared,
@@ -32,8 +28,6 @@ class MoCoV2(SelfSupervisedHead):
 
     loss_name = "moco"
     has_momentum_encoder = True
-    queue: Tensor
-    queue_pointer: Tensor
 
     def __init__(
         self, *, temperature: float = 0.07, momentum: float = 0.999, queue_size: int = 65_536
@@ -42,18 +36,11 @@ class MoCoV2(SelfSupervisedHead):
         self.temperature = temperature
         self.momentum = momentum
         self.queue_size = queue_size
-        self._keys: Tensor | None = None
 
     def build(self, plastic: nn.Module, num_features: int) -> None:
         """Make the momentum encoder and the queue (D, queue_size)."""
         self.momentum_encoder = momentum_copy(plastic)
-        self.register_buffer("queue", torch.zeros(num_features, self.queue_size))
-        self.register_buffer("queue_pointer", torch.zeros((), dtype=torch.long))
-
-    def before_training_exp(self) -> None:
-        """Refresh the queue with random unit columns."""
-        random_unit_columns_(self.queue)
-        self.queue_pointer.zero_()
+        self.make_queue(num_features, self.queue_size)
 
     def forward(
         self, plastic: nn.Module, view1: Tensor, view2: Tensor
@@ -66,14 +53,3 @@ class MoCoV2(SelfSupervisedHead):
             self._keys = F.normalize(self.momentum_encoder(view2), dim=1)
         loss = self.loss(F.normalize(features, dim=1), self._keys, self.queue, self.temperature)
         return loss, (features,)
-
-    def after_update(self, plastic: nn.Module) -> None:
-        """Let the keys enter the queue; not earlier, since the backward pass still reads it."""
-        assert self._keys is not None
-        enqueue_(self.queue, self.queue_pointer, self._keys)
-        self._keys = None
-
-    def after_training_exp(self) -> None:
-        """Forget the queue and the last keys."""
-        self.queue.zero_()
-        self._keys = None

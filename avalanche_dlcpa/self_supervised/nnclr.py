@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from avalanche_dlcpa.self_supervised.head import SelfSupervisedHead, multilayer_perceptron
-from avalanche_dlcpa.self_supervised.queue import enqueue_, random_unit_columns_
+from avalanche_dlcpa.self_supervised.head import multilayer_perceptron
+from avalanche_dlcpa.self_supervised.queue import QueueHead
 
 
-class NNCLR(SelfSupervisedHead):
+class NNCLR(QueueHead):
     """Contrast of a view with the nearest neighbour, in a queue, of the other view.
 
     Projector D-2048-2048-256 with batch norm after each layer and predictor 256-4096-256. The queue
@@ -31,8 +30,6 @@ class NNCLR(SelfSupervisedHead):
     loss_name = "nnclr"
     projector: nn.Module
     predictor: nn.Module
-    queue: Tensor
-    queue_pointer: Tensor
 
     def __init__(
         self,
@@ -49,20 +46,13 @@ class NNCLR(SelfSupervisedHead):
         self.hidden_features = hidden_features
         self.out_features = out_features
         self.predictor_features = predictor_features
-        self._keys: Tensor | None = None
 
     def build(self, plastic: nn.Module, num_features: int) -> None:
         """Make projector, predictor and the queue (out_features, queue_size)."""
         hidden, out = self.hidden_features, self.out_features
         self.projector = multilayer_perceptron([num_features, hidden, hidden, out], last_norm=True)
         self.predictor = multilayer_perceptron([out, self.predictor_features, out])
-        self.register_buffer("queue", torch.zeros(out, self.queue_size))
-        self.register_buffer("queue_pointer", torch.zeros((), dtype=torch.long))
-
-    def before_training_exp(self) -> None:
-        """Refresh the queue with random unit columns."""
-        random_unit_columns_(self.queue)
-        self.queue_pointer.zero_()
+        self.make_queue(out, self.queue_size)
 
     def forward(
         self, plastic: nn.Module, view1: Tensor, view2: Tensor
@@ -79,14 +69,3 @@ class NNCLR(SelfSupervisedHead):
         similarity = F.normalize(projection.detach(), dim=1) @ self.queue  # (B, Q)
         neighbours = self.queue.index_select(1, similarity.argmax(dim=1)).T  # (B, D)
         return self.loss(neighbours, prediction, self.temperature)
-
-    def after_update(self, plastic: nn.Module) -> None:
-        """Let the projections of the first view enter the queue."""
-        assert self._keys is not None
-        enqueue_(self.queue, self.queue_pointer, self._keys)
-        self._keys = None
-
-    def after_training_exp(self) -> None:
-        """Forget the queue and the last projections."""
-        self.queue.zero_()
-        self._keys = None

@@ -1,4 +1,4 @@
-"""Step 1, plastic learning: the queue of past features of MoCo and NNCLR, as pure functions.
+"""Step 1, plastic learning: the queue of past features of MoCo and NNCLR.
 
 A queue is a buffer of shape (D, Q), one unit vector a column, and a pointer to the column that is
 overwritten next. The paper refreshes it at the beginning of each task, since features of an earlier
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+from avalanche_dlcpa.self_supervised.head import SelfSupervisedHead
 
 
 def random_unit_columns_(queue: Tensor) -> Tensor:
@@ -45,3 +47,40 @@ def enqueue_(queue: Tensor, pointer: Tensor, keys: Tensor) -> None:
     columns = (pointer + torch.arange(len(keys), device=queue.device)) % queue.shape[1]
     queue.index_copy_(1, columns, keys.T.to(queue.dtype))
     pointer.add_(len(keys)).remainder_(queue.shape[1])
+
+
+class QueueHead(SelfSupervisedHead):
+    """Base of the heads with a queue, which holds it over an experience and no longer.
+
+    ``forward`` leaves the new keys (B, D) in ``_keys``; they enter the queue only after the update,
+    since the backward pass still reads it.
+
+    Attributes:
+        queue: (D, Q), a unit vector a column.
+        queue_pointer: The column to be overwritten next.
+    """
+
+    queue: Tensor
+    queue_pointer: Tensor
+    _keys: Tensor | None = None
+
+    def make_queue(self, num_features: int, queue_size: int) -> None:
+        """Add the queue's buffers."""
+        self.register_buffer("queue", torch.zeros(num_features, queue_size))
+        self.register_buffer("queue_pointer", torch.zeros((), dtype=torch.long))
+
+    def before_training_exp(self) -> None:
+        """Refresh the queue with random unit columns."""
+        random_unit_columns_(self.queue)
+        self.queue_pointer.zero_()
+
+    def after_update(self, plastic: nn.Module) -> None:
+        """Let the keys enter the queue."""
+        assert self._keys is not None
+        enqueue_(self.queue, self.queue_pointer, self._keys)
+        self._keys = None
+
+    def after_training_exp(self) -> None:
+        """Forget the queue and the last keys."""
+        self.queue.zero_()
+        self._keys = None
