@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,10 +36,7 @@ class ClassifierAlignment:
         *,
         scheduler_name: str = "scheduler",
     ):
-        if not isinstance(lr, numbers.Real) or not 0 < lr < math.inf:
-            raise ValueError(
-                f"Expected the classifier's learning rate to be finite and above 0, got {lr}."
-            )
+        _expect_rate(lr)
         self.lr = lr
         self.optimizer: Optimizer | None = None
         self.schedule = ExperienceSchedule(scheduler, name=scheduler_name)
@@ -69,3 +67,10 @@ class ClassifierAlignment:
         """Finish an experience: drop optimizer and schedule."""
         self.optimizer = None
         self.schedule.end()
+
+
+def _expect_rate(lr: Any) -> None:
+    if not isinstance(lr, numbers.Real) or not 0 < lr < math.inf:
+        raise ValueError(
+            f"Expected the classifier's learning rate to be finite and above 0, got {lr}."
+        )

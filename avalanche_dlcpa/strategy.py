@@ -425,7 +425,7 @@ def _expect_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"Expected `{name}` to be one of {', '.join(choices)}, got '{value}'.")
 
 
-def _expect_weight(weight: float) -> None:
+def _expect_weight(weight: Any) -> None:
     if not isinstance(weight, numbers.Real) or not 0 <= weight < math.inf:
         raise ValueError(
             f"Expected `supervised_weight` to be a finite number of at least 0, got {weight}."
