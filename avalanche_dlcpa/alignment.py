@@ -70,7 +70,7 @@ class ClassifierAlignment:
 
 
 def _expect_rate(lr: Any) -> None:
-    if not isinstance(lr, numbers.Real) or not 0 < lr < math.inf:
+    if not isinstance(lr, numbers.Real) or not 0 < float(lr) < math.inf:
         raise ValueError(
             f"Expected the classifier's learning rate to be finite and above 0, got {lr}."
         )

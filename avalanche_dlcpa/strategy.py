@@ -426,7 +426,7 @@ def _expect_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def _expect_weight(weight: Any) -> None:
-    if not isinstance(weight, numbers.Real) or not 0 <= weight < math.inf:
+    if not isinstance(weight, numbers.Real) or not 0 <= float(weight) < math.inf:
         raise ValueError(
             f"Expected `supervised_weight` to be a finite number of at least 0, got {weight}."
         )
