@@ -164,6 +164,12 @@ class DLCPAStrategy(SupervisedTemplate):
         _expect_average_source(average_source, self.ssl)
         self._needs_two = self.ssl is not None or bool(batch_norms(model))
         _expect_batch_size(train_mb_size, self.ssl, self._needs_two)
+        statistics = getattr(model, "bn_statistics", bn_statistics)
+        if statistics == "batch" and (train_mb_size if eval_mb_size is None else eval_mb_size) < 2:
+            raise ValueError(
+                "Expected `eval_mb_size` to be at least 2 with bn_statistics='batch', "
+                f"got {eval_mb_size}."
+            )
         average = functools.partial(ParameterAverage, update=stable_update)
         average([])  # refuses an unknown rule
         self._schedule = ExperienceSchedule(scheduler, name="scheduler")
@@ -289,6 +295,7 @@ class DLCPAStrategy(SupervisedTemplate):
             return self.model(self.mb_x, self._task_labels())
         now = self._now
         assert now is not None
+        _expect_queue(self.ssl, len(self.mb_x))
         now.statistics.keep()
         views = self._make_views(self.mb_x)
         features: Sequence[Tensor]
@@ -337,13 +344,16 @@ class DLCPAStrategy(SupervisedTemplate):
         assert self._now is not None
         try:
             check_finite(loss, name=name, experience=self.experience, clock=self.clock)
-        except NonFiniteLossError:
+        except NonFiniteLossError as error:
             self._now.statistics.restore()
             # A corrupt mini-batch, seen before the update, leaves a sound model; else it diverged.
             corrupt = loss is self.loss and not all_finite([self.mb_x])
-            if not (corrupt and all_finite(self.model.parameters())):
+            if corrupt and all_finite(self.model.parameters()):
+                state = "The model is as it was before that mini-batch."
+            else:
                 self._now.last_good.restore()
-            raise
+                state = "Everything is back at the start of that epoch."
+            raise NonFiniteLossError(f"{error} {state}") from None
 
     def _after_update(self, **kwargs: Any) -> None:
         """Step 2: the stable learner becomes the mean that includes the step just taken."""
@@ -438,11 +448,15 @@ def _expect_batch_size(size: int, ssl: SelfSupervisedHead | None, needs_two: boo
             "Expected `train_mb_size` to be at least 2 with a self-supervised loss or batch norm, "
             f"got {size}."
         )
-    queue_size = getattr(ssl, "queue_size", size)
-    if queue_size < size:
+    _expect_queue(ssl, size)
+
+
+def _expect_queue(ssl: SelfSupervisedHead | None, batch_size: int) -> None:
+    queue_size = getattr(ssl, "queue_size", batch_size)
+    if queue_size < batch_size:
         raise ValueError(
-            f"Expected the head's `queue_size` to be at least `train_mb_size` {size}, "
-            f"got {queue_size}."
+            f"Expected the head's `queue_size` to be at least the mini-batch size {batch_size}, "
+            f"got {queue_size}: a replay plugin adds its samples to those of the experience."
         )
 
 

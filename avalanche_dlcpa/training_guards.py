@@ -18,10 +18,10 @@ from torch.optim import Optimizer
 
 
 class NonFiniteLossError(ValueError):
-    """The loss became NaN or infinite; the strategy is back in the last good state.
+    """The loss became NaN or infinite.
 
-    Where a mini-batch itself was at fault (a corrupt image), that is the model as it was before it.
-    Where training diverged, it is the state at the start of that epoch.
+    Where a mini-batch itself was at fault (a corrupt image), the model is as it was before it.
+    Where training diverged, everything is back at the start of that epoch. The message says which.
     """
 
 
@@ -133,8 +133,7 @@ def check_finite(loss: Tensor, *, name: str, experience: Any, clock: Any) -> Non
         raise NonFiniteLossError(
             f"Expected a finite {name}, got {value} in experience {experience.current_experience}, "
             f"epoch {clock.train_exp_epochs}, iteration {clock.train_epoch_iterations}: look at "
-            "the samples of that mini-batch, or lower the learning rate or `supervised_weight`. "
-            "The model is back in its last good state."
+            "the samples of that mini-batch, or lower the learning rate or `supervised_weight`."
         )
 
 
@@ -161,7 +160,7 @@ def refuse_distributed() -> None:
         ValueError: Started by torchrun, or in a process group, of more than one process.
     """
     group = torch.distributed.is_available() and torch.distributed.is_initialized()
-    size = torch.distributed.get_world_size() if group else int(os.environ.get("WORLD_SIZE", "1"))
+    size = torch.distributed.get_world_size() if group else int(os.environ.get("WORLD_SIZE") or 1)
     if size > 1:
         raise ValueError(
             f"Expected one process, got a group of {size}: DLCPA does not average over processes. "

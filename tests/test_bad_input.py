@@ -67,6 +67,11 @@ BAD_ARGUMENTS = {
         "`train_mb_size` to be at least 2 .* got 1",
     ),
     "one image a batch, batch norm": ({"train_mb_size": 1}, ValueError, "`train_mb_size`"),
+    "one image an evaluation batch": (
+        {"bn_statistics": "batch", "eval_mb_size": 1},
+        ValueError,
+        "`eval_mb_size` to be at least 2 .* got 1",
+    ),
     "queue smaller than a batch": (
         {"ssl": lambda: MoCoV2(queue_size=8), "train_mb_size": 16},
         ValueError,

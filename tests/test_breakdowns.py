@@ -69,7 +69,7 @@ def test_nan_in_an_image_leaves_the_last_good_state(ssl):
     answers = strategy.eval(stream.test_stream)
     first = copies(strategy.model.plastic.parameters())
     broken = with_nan()
-    match = r"finite loss, got nan in experience 0, epoch 0, iteration [0-3]\b"
+    match = r"finite loss, got nan in experience 0, epoch 0, iteration [0-3]\b.*before that mini"
     with pytest.raises(NonFiniteLossError, match=match):
         strategy.train(broken)
     before = before.seen["before_training_iteration"][-1]
@@ -122,7 +122,9 @@ def test_an_exploding_loss_leaves_the_last_good_state(name):
         SimpleCNN(6), plugins=[before], train_mb_size=8, train_epochs=10, **kwargs
     )
     stream = tensors_stream(per_class=8)
-    with pytest.raises(NonFiniteLossError, match=f"{match}.* experience 0, epoch .*, iteration"):
+    with pytest.raises(
+        NonFiniteLossError, match=rf"{match}.* experience 0, epoch .*, iteration .* start of"
+    ):
         strategy.train(stream.train_stream[0])
     assert_same_state(snapshot(strategy), before.seen["before_training_epoch"][-1])
     strategy.eval(stream.test_stream)
@@ -137,6 +139,21 @@ def test_after_an_exploding_loss_a_smaller_learning_rate_does():
     strategy.train(stream.train_stream[0])
     images, labels = batch_of(stream.test_stream[0])
     assert cross_entropy(strategy.model.eval()(images), labels) < 10
+
+
+def test_a_queue_too_short_for_replay_is_refused_before_an_update():
+    before = Probe(before_training_iteration=snapshot)
+    strategy = strategy_of(
+        SmallCNN(),
+        ssl=MoCoV2(queue_size=8),
+        train_mb_size=8,
+        plugins=[ReplayPlugin(mem_size=8), before],
+    )
+    stream = small_stream().train_stream
+    strategy.train(stream[0])
+    with pytest.raises(ValueError, match=r"`queue_size` .* mini-batch size 16, got 8: a replay"):
+        strategy.train(stream[1])
+    assert_same_state(snapshot(strategy), before.seen["before_training_iteration"][-1])
 
 
 def test_label_smoothing_beside_replay_is_finite():
