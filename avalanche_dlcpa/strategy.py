@@ -335,7 +335,7 @@ class DLCPAStrategy(SupervisedTemplate):
         """Backward pass of Eq. 6, unless the loss is not finite.
 
         Raises:
-            NonFiniteLossError: With experience, epoch and iteration; nothing has been updated.
+            NonFiniteLossError: With experience, epoch, iteration and the state that stands now.
         """
         self._check_finite(self.loss, "loss")
         super().backward()
