@@ -49,10 +49,21 @@ GRIDS: dict[str, dict[str, list[dict[str, list[Any]]]]] = {
     },
     "lab-cifar100": {
         "naive": [{"lr": [0.01, 0.02, 0.05]}],
-        "ewc": [{"lr": [0.02], "strength": [1.0, 10.0, 100.0]}],
+        "ewc": [
+            {"lr": [0.02], "strength": [1.0, 10.0, 100.0]},
+            {"lr": [0.05], "strength": [0.3, 1.0]},
+        ],
         "lwf": [{"lr": [0.02], "strength": [1.0, 3.0, 10.0]}, {"lr": [0.05], "strength": [3.0]}],
         "dlcpa-mocov2": [
             {"lr": [0.0025, 0.005, 0.01], "classifier_lr": [0.05], "queue_size": [4096]},
+            {
+                "lr": [0.005],
+                "classifier_lr": [0.05],
+                "queue_size": [4096],
+                "encoder_momentum": [0.99],
+            },
+            {"lr": [0.005], "classifier_lr": [0.1], "queue_size": [4096]},
+            {"lr": [0.005], "classifier_lr": [0.05], "queue_size": [1024]},
         ],
     },
 }
