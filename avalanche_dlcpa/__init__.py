@@ -8,6 +8,7 @@ from avalanche_dlcpa.alignment_plugin import ClassifierAlignmentPlugin
 from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
 from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead
+from avalanche_dlcpa.self_supervised_plugin import SelfSupervisedLossPlugin
 from avalanche_dlcpa.strategy import DLCPAStrategy
 from avalanche_dlcpa.training_guards import NonFiniteLossError
 from avalanche_dlcpa.views import PaperViews
@@ -20,4 +21,5 @@ __all__ = [
     "NonFiniteLossError",
     "PaperViews",
     "SelfSupervisedHead",
+    "SelfSupervisedLossPlugin",
 ]
