@@ -9,6 +9,7 @@ from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
 from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead
 from avalanche_dlcpa.self_supervised_plugin import SelfSupervisedLossPlugin
+from avalanche_dlcpa.single_task import SingleTaskStrategy
 from avalanche_dlcpa.strategy import DLCPAStrategy
 from avalanche_dlcpa.training_guards import NonFiniteLossError
 from avalanche_dlcpa.views import PaperViews
@@ -22,4 +23,5 @@ __all__ = [
     "PaperViews",
     "SelfSupervisedHead",
     "SelfSupervisedLossPlugin",
+    "SingleTaskStrategy",
 ]

@@ -16,12 +16,13 @@ NUM_CROP_TRIES = 10
 NUM_DRAWS = 9 + 4 + 2 * NUM_CROP_TRIES + 2
 
 
-def augment(x: Tensor, *, uniform: Tensor) -> Tensor:
+def augment(x: Tensor, *, uniform: Tensor, min_crop_area: float = 0.08) -> Tensor:
     """One random view of every image, from given random numbers.
 
     Args:
         x: Images (B, C, H, W) with values in [0, 1].
         uniform: Independent random numbers in [0, 1), (NUM_DRAWS, B).
+        min_crop_area: See `crop_boxes`.
 
     Returns:
         The views (B, C, H, W).
@@ -41,7 +42,7 @@ def augment(x: Tensor, *, uniform: Tensor) -> Tensor:
     x = x.lerp(grayscale(x), _per_image((gray < 0.2).to(x.dtype)))
     return warp(
         x,
-        box=crop_boxes(uniform[13:], size=(x.shape[2], x.shape[3])),
+        box=crop_boxes(uniform[13:], size=(x.shape[2], x.shape[3]), min_area=min_crop_area),
         flip=flip < 0.5,
         sigma=torch.where(blur < 0.2, 1 + sigma, 0.0),
     )
@@ -135,19 +136,22 @@ def _rotate_hue(x: Tensor, *, turns: Tensor) -> Tensor:
     return value - chroma * (2 - (phase - 2).abs_()).clamp_(0, 1)
 
 
-def crop_boxes(uniform: Tensor, *, size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Crops distributed as by torchvision's `RandomResizedCrop.get_params`, default arguments.
+def crop_boxes(
+    uniform: Tensor, *, size: tuple[int, int], min_area: float = 0.08
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Crops distributed as by torchvision's `RandomResizedCrop.get_params`.
 
     Args:
         uniform: Independent random numbers in [0, 1), (2 * NUM_CROP_TRIES + 2, B).
         size: (H, W) of the images.
+        min_area: Least share of the image's area that a crop is drawn from; the largest is 1.
 
     Returns:
         `(top, left, height, width)`, (B,) each, whole numbers in floating dtype.
     """
     all_rows, all_columns = size
     draw_area, draw_ratio, place = uniform.split([NUM_CROP_TRIES, NUM_CROP_TRIES, 2])
-    area = all_rows * all_columns * (0.08 + 0.92 * draw_area)
+    area = all_rows * all_columns * (min_area + (1 - min_area) * draw_area)
     ratio = torch.exp(math.log(4 / 3) * (2 * draw_ratio - 1))
     # if no try fits: the largest crop, in the centre. As a last try, it needs no case of its own
     last_height = min(all_rows, round(all_columns * 4 / 3))

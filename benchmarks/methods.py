@@ -1,20 +1,44 @@
-"""The methods of the comparisons by name, each in one place. Baselines are Avalanche's own."""
+"""The methods of the comparisons by name, each in one place. Baselines are Avalanche's own.
+
+What a method runs with is in `hyperparameters.py`; what never changes is here, with its source.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
-from avalanche.training.supervised import EWC, LwF, Naive
+from avalanche.training.supervised import (
+    AGEM,
+    DER,
+    EWC,
+    GEM,
+    MAS,
+    Cumulative,
+    ICaRL,
+    JointTraining,
+    LwF,
+    Naive,
+    PackNet,
+    Replay,
+    SynapticIntelligence,
+)
 from avalanche.training.templates import SupervisedTemplate
 from torch import nn
 from torch.nn import CrossEntropyLoss
 from torch.optim import SGD
 from torch.optim.lr_scheduler import MultiStepLR
 
-from avalanche_dlcpa import DLCPAStrategy
-from avalanche_dlcpa.self_supervised import MoCoV2
+from avalanche_dlcpa import DLCPAStrategy, SingleTaskStrategy
+from avalanche_dlcpa.self_supervised import HEADS
+from benchmarks.avalanche_repairs import repair_synaptic_intelligence
+from benchmarks.networks import packnet_network, split_at_head
+from benchmarks.settings import Setting
+
+BUFFER_SIZE = 500  # samples, in all methods that keep some (the paper's Tables 2 and 3)
+Build = Callable[..., SupervisedTemplate]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,88 +47,197 @@ class Method:
 
     Attributes:
         title: For tables and pages.
-        build: Network, hyperparameters, then Avalanche's keyword arguments -> strategy.
+        build: Network, then by keyword ``setting``, the hyperparameters and Avalanche's keyword
+            arguments -> strategy.
         draws_views: Whether it augments by views of its own, ``views``, and is therefore given
             images without the stream's augmentation.
+        keeps_samples: Whether it keeps samples of earlier tasks.
+        needs_task_labels: Whether it has to be told the task, and gives Task-IL alone.
+        learns_at_once: Whether it learns all experiences together.
     """
 
     title: str
-    build: Callable[..., SupervisedTemplate]
+    build: Build
     draws_views: bool = False
+    keeps_samples: bool = False
+    needs_task_labels: bool = False
+    learns_at_once: bool = False
 
 
 def _sgd(network: nn.Module, lr: float, momentum: float) -> SGD:
     return SGD(network.parameters(), lr=lr, momentum=momentum)
 
 
-def _naive(network: nn.Module, *, lr: float, momentum: float = 0.0, **common: Any) -> Naive:
-    return Naive(model=network, optimizer=_sgd(network, lr, momentum), **common)
+def _avalanche(strategy: type[SupervisedTemplate], strength: str = "", **fixed: Any) -> Build:
+    """Builds a strategy of Avalanche's on plain SGD.
+
+    Args:
+        strategy: Its class.
+        strength: What the hyperparameter ``strength`` is called there.
+        **fixed: Arguments that never change.
+    """
+
+    def build(
+        network: nn.Module, *, setting: Setting, lr: float, momentum: float = 0.0, **options: Any
+    ) -> SupervisedTemplate:
+        if strength:
+            options[strength] = options.pop("strength")
+        return strategy(
+            model=network,
+            optimizer=_sgd(network, lr, momentum),
+            criterion=CrossEntropyLoss(),
+            **fixed,
+            **options,
+        )
+
+    return build
 
 
-def _ewc(
-    network: nn.Module, *, lr: float, strength: float, momentum: float = 0.0, **common: Any
-) -> EWC:
-    optimizer = _sgd(network, lr, momentum)
-    criterion = CrossEntropyLoss()  # Avalanche's EWC and LwF have no default
-    return EWC(
-        model=network, optimizer=optimizer, criterion=criterion, ewc_lambda=strength, **common
+def _gradient_memory(strategy: type[SupervisedTemplate]) -> Build:
+    """GEM and AGEM, whose buffer is so many samples a task."""
+
+    def build(network: nn.Module, *, setting: Setting, **options: Any) -> SupervisedTemplate:
+        patterns = BUFFER_SIZE // setting.num_experiences
+        return _avalanche(strategy, patterns_per_exp=patterns)(network, setting=setting, **options)
+
+    return build
+
+
+def _si(network: nn.Module, **options: Any) -> SupervisedTemplate:
+    repair_synaptic_intelligence()
+    return _avalanche(SynapticIntelligence, strength="si_lambda")(network, **options)
+
+
+def _icarl(
+    network: nn.Module, *, setting: Setting, lr: float, momentum: float = 0.0, **options: Any
+) -> ICaRL:
+    extractor, classifier = split_at_head(network)
+    return ICaRL(
+        feature_extractor=extractor,
+        classifier=classifier,
+        optimizer=SGD([*extractor.parameters(), *classifier.parameters()], lr, momentum),
+        memory_size=BUFFER_SIZE,
+        buffer_transform=setting.buffer_transform,
+        fixed_memory=True,
+        **options,
     )
 
 
-def _lwf(
-    network: nn.Module,
-    *,
-    lr: float,
-    strength: float,
-    temperature: float = 2.0,
-    momentum: float = 0.0,
-    **common: Any,
-) -> LwF:
-    optimizer = _sgd(network, lr, momentum)
-    return LwF(
-        model=network,
-        optimizer=optimizer,
-        criterion=CrossEntropyLoss(),
-        alpha=strength,
-        temperature=temperature,
-        **common,
+def _packnet(
+    network: nn.Module, *, setting: Setting, lr: float, post_prune_share: float, **options: Any
+) -> PackNet:
+    """PackNet with an equal share of the weights for every task."""
+    model = packnet_network(network)
+    num_tasks = setting.num_experiences
+    shares = [1 - 1 / (num_tasks - task) for task in range(num_tasks)]
+    return PackNet(
+        model=model,
+        optimizer=_sgd(model, lr, 0.0),  # momentum would move frozen weights
+        post_prune_epochs=max(1, round(post_prune_share * options["train_epochs"])),
+        prune_proportion=shares,
+        **options,
     )
 
 
-def _dlcpa_mocov2(
-    network: nn.Module,
-    *,
-    lr: float,
-    classifier_lr: float,
-    momentum: float = 0.0,
-    supervised_weight: float = 10.0,
-    encoder_momentum: float = 0.999,
-    queue_size: int = 65_536,
-    last_epochs: int = 1,
-    views: Callable[..., Any],
-    **common: Any,
-) -> DLCPAStrategy:
-    """DLCPA with MoCoV2; both learning rates fall to a tenth at the end (authors' runs)."""
+def _single_task(predict_with: str, *, finetunes: bool = False) -> Build:
+    """STL and its variants; classifiers are finetuned for as many epochs as tasks are learned."""
 
-    def schedule(optimizer: Any) -> MultiStepLR:
-        return MultiStepLR(optimizer, [common["train_epochs"] - last_epochs])
+    def build(
+        network: nn.Module, *, setting: Setting, lr: float, momentum: float = 0.0, **options: Any
+    ) -> SingleTaskStrategy:
+        if finetunes:
+            options["finetune_epochs"] = options["train_epochs"]
+        return SingleTaskStrategy(
+            model=network,
+            optimizer=_sgd(network, lr, momentum),
+            predict_with=predict_with,
+            **options,
+        )
 
-    return DLCPAStrategy(
-        model=network,
-        optimizer=_sgd(network, lr, momentum),
-        ssl=MoCoV2(momentum=encoder_momentum, queue_size=queue_size),
-        supervised_weight=supervised_weight,
-        classifier_lr=classifier_lr,
-        scheduler=schedule,
-        classifier_scheduler=schedule,
-        views=views,
-        **common,
-    )
+    return build
 
+
+def _dlcpa(ssl: str | None, **ablation: Any) -> Build:
+    """DLCPA with a head; both learning rates fall to a tenth at the end (authors' runs)."""
+
+    def build(
+        network: nn.Module,
+        *,
+        setting: Setting,
+        lr: float,
+        momentum: float = 0.0,
+        last_epochs: int = 1,
+        encoder_momentum: float | None = None,
+        **options: Any,
+    ) -> DLCPAStrategy:
+        head = None
+        if ssl is not None:
+            if encoder_momentum is not None:
+                options["momentum"] = encoder_momentum
+            known = inspect.signature(HEADS[ssl]).parameters
+            head = HEADS[ssl](**{name: options.pop(name) for name in known if name in options})
+
+        def schedule(optimizer: Any) -> MultiStepLR:
+            return MultiStepLR(optimizer, [options["train_epochs"] - last_epochs])
+
+        return DLCPAStrategy(
+            model=network,
+            optimizer=_sgd(network, lr, momentum),
+            ssl=head,
+            scheduler=schedule,
+            classifier_scheduler=schedule,
+            **ablation,
+            **options,
+        )
+
+    return build
+
+
+def _dlcpa_method(title: str, ssl: str | None, **ablation: Any) -> Method:
+    return Method(title, _dlcpa(ssl, **ablation), draws_views=True)
+
+
+_HEAD_TITLES = {
+    "mocov2": "MoCoV2",
+    "byol": "BYOL",
+    "simclr": "SimCLR",
+    "vicreg": "VICReg",
+    "barlow": "Barlow Twins",
+    "simsiam": "SimSiam",
+    "nnclr": "NNCLR",
+}
 
 METHODS = {
-    "naive": Method("Naive", _naive),
-    "ewc": Method("EWC", _ewc),
-    "lwf": Method("LwF", _lwf),
-    "dlcpa-mocov2": Method("DLCPA + MoCoV2", _dlcpa_mocov2, draws_views=True),
+    # Upper bounds
+    "stl": Method("STL", _single_task("own")),
+    "stl-me": Method("STL-me", _single_task("mean")),
+    "stl-me-finetuned": Method(
+        "STL-me, classifiers finetuned", _single_task("mean", finetunes=True), keeps_samples=True
+    ),
+    "joint": Method("Joint", _avalanche(JointTraining), keeps_samples=True, learns_at_once=True),
+    "cumulative": Method("Cumulative", _avalanche(Cumulative), keeps_samples=True),
+    # Methods with a buffer
+    "gem": Method("GEM", _gradient_memory(GEM), keeps_samples=True),
+    "agem": Method("A-GEM", _gradient_memory(AGEM), keeps_samples=True),
+    "der": Method("DER", _avalanche(DER, mem_size=BUFFER_SIZE, beta=0.0), keeps_samples=True),
+    "der++": Method("DER++", _avalanche(DER, mem_size=BUFFER_SIZE), keeps_samples=True),
+    "replay": Method("Replay", _avalanche(Replay, mem_size=BUFFER_SIZE), keeps_samples=True),
+    "icarl": Method("iCaRL", _icarl, keeps_samples=True),
+    # Exemplar-free methods
+    "naive": Method("Naive", _avalanche(Naive)),
+    "ewc": Method("EWC", _avalanche(EWC, strength="ewc_lambda")),
+    "lwf": Method("LwF", _avalanche(LwF, strength="alpha", temperature=2.0)),
+    "mas": Method("MAS", _avalanche(MAS, strength="lambda_reg")),
+    "si": Method("SI", _si),
+    "packnet": Method("PackNet", _packnet, needs_task_labels=True),
+    # Table 4's ablations of DLCPA + MoCoV2
+    "dlcpa-a": _dlcpa_method("(a) without SSL", None),
+    "dlcpa-b": _dlcpa_method("(b) additional classifier", "mocov2", plastic_classifier="temporary"),
+    "dlcpa-c": _dlcpa_method("(c) EMA", "mocov2", stable_update="ema"),
+    "dlcpa-d": _dlcpa_method("(d) direct copy", "mocov2", stable_update="copy"),
+    "dlcpa-e": _dlcpa_method("(e) plastic features", "mocov2", classifier_features="plastic"),
+    **{
+        f"dlcpa-{ssl}": _dlcpa_method(f"DLCPA + {title}", ssl)
+        for ssl, title in reversed(_HEAD_TITLES.items())
+    },
 }

@@ -1,6 +1,6 @@
 """One run: a method in a setting with a seed -> one JSON, written whole or not at all.
 
-python -m benchmarks.run --method dlcpa-mocov2 --setting digits --seed 0 --out demo-results
+python -m benchmarks.run --method dlcpa-mocov2 --setting digits --seed 0 --out results
 """
 
 from __future__ import annotations
@@ -8,19 +8,29 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import math
 import os
 import platform
+import re
+import shlex
 import subprocess
+import sys
+import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from avalanche.evaluation import PluginMetric
+from avalanche.evaluation.metrics import ConfusionMatrix
 from avalanche.training.determinism.rng_manager import RNGManager
 from avalanche.training.plugins import EvaluationPlugin
+from avalanche.training.templates import SupervisedTemplate
 
+from avalanche_dlcpa import NonFiniteLossError, SelfSupervisedLossPlugin
 from avalanche_dlcpa.accuracy_matrix import (
     accuracy_over_experiences,
     average_incremental_accuracy,
@@ -28,92 +38,177 @@ from avalanche_dlcpa.accuracy_matrix import (
     final_accuracy,
     forgetting,
 )
-from avalanche_dlcpa.metrics import scenario_metrics
-from benchmarks.hyperparameters import HYPERPARAMETERS
-from benchmarks.methods import METHODS
+from avalanche_dlcpa.metrics import predicted_classes, scenario_metrics
+from avalanche_dlcpa.training_guards import all_finite
+from benchmarks.analyses import ANALYSES
+from benchmarks.cells import FORMAT, Cell, Result, parse_changes, result_path
+from benchmarks.memory import kept_bytes, peak_bytes
+from benchmarks.methods import METHODS, Method
 from benchmarks.settings import SETTINGS
 
 PACKAGES = ("avalanche-dlcpa", "avalanche-lib", "torch", "torchvision", "numpy", "solo-learn")
-FORMAT = 1  # of the JSON
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def run_cell(
-    method: str,
-    setting: str,
-    seed: int,
+    cell: Cell,
     *,
-    hyperparameters: dict[str, Any] | None = None,
-    validation: bool = False,
-    num_experiences: int | None = None,
     dataset_root: str | None = None,
     device: str = "cpu",
     on_experience: Callable[[int], None] = lambda learned: None,
-) -> dict[str, Any]:
-    """Train and evaluate one method.
+) -> Result:
+    """Train and evaluate one cell.
 
     Args:
-        method: A name of `METHODS`.
-        setting: A name of `SETTINGS`.
-        seed: Of network, order of samples and views; the stream does not depend on it.
-        hyperparameters: In the place of those in `HYPERPARAMETERS`.
-        validation: Whether the 10 % validation split is held out and evaluated, and the test set
-            left alone: for the choice of hyperparameters.
-        num_experiences: Learn only so many; None: as the setting says.
+        cell: What to run.
         dataset_root: Folder of the data; None: Avalanche's default.
         device: Where to train.
         on_experience: Called with the number of experiences learned, after each.
 
     Returns:
-        The result, as `save_result` writes it.
+        The result, as `save_json` writes it.
     """
-    origin = provenance(device)  # of the code as it is now: a run may outlast a commit
-    chosen, plan = METHODS[method], SETTINGS[setting]
-    if hyperparameters is None:
-        hyperparameters = HYPERPARAMETERS[setting][method]
-    stream = plan.make_stream(
-        augment=not chosen.draws_views,
-        validation_fraction=0.1 if validation else 0.0,
-        dataset_root=dataset_root,
-    )
-    RNGManager.set_random_seeds(seed)
-    class_il, task_il = scenario_metrics()
-    views = {"views": plan.make_views()} if chosen.draws_views else {}
-    strategy = chosen.build(
-        plan.make_network(plan.num_classes),
-        **hyperparameters,
-        **views,
-        train_mb_size=plan.batch_size,
-        train_epochs=plan.epochs,
-        eval_mb_size=256,
-        device=device,
-        evaluator=EvaluationPlugin(class_il, task_il, loggers=[_Silent()]),
-    )
-    num_experiences = num_experiences or plan.num_experiences
-    judged = stream.valid_stream if validation else stream.test_stream
-    seconds = 0.0
-    for learned, experience in enumerate(stream.train_stream[:num_experiences], start=1):
-        start = time.perf_counter()
-        strategy.train(experience, eval_streams=[])
-        seconds += time.perf_counter() - start
-        strategy.eval(judged[:learned])
-        on_experience(learned)
-    name = "valid_stream" if validation else "test_stream"
+    origin = provenance(cell, device)  # of the code as it is now: a run may outlast a commit
+    setting = SETTINGS[cell.setting]
+    RNGManager.set_random_seeds(cell.seed)
+    if cell.method in ANALYSES:
+        found = ANALYSES[cell.method].run(
+            setting,
+            seed=cell.seed,
+            dataset_root=dataset_root,
+            device=device,
+            **cell.hyperparameters,
+        )
+    else:
+        found = _train_and_judge(
+            cell,
+            dataset_root=dataset_root,
+            device=device,
+            on_experience=on_experience,
+        )
     return {
         "format": FORMAT,
-        "method": method,
-        "setting": setting,
-        "seed": seed,
-        "judged_on": name,
-        "hyperparameters": hyperparameters,
-        "epochs": plan.epochs,
-        "batch_size": plan.batch_size,
-        "num_experiences": num_experiences,
-        "class_il": _summary(class_il.matrix(name)),
-        "task_il": _summary(task_il.matrix(name)),
-        "training_seconds": seconds,
+        "method": cell.method,
+        "setting": cell.setting,
+        "seed": cell.seed,
+        "changes": dict(cell.changes),
+        "hyperparameters": cell.hyperparameters,
+        "epochs": setting.epochs,
+        "batch_size": setting.batch_size,
+        "num_experiences": cell.num_experiences,
+        "views": setting.views,
+        **found,
         "provenance": origin,
     }
+
+
+def _train_and_judge(
+    cell: Cell,
+    *,
+    dataset_root: str | None,
+    device: str,
+    on_experience: Callable[[int], None],
+) -> Result:
+    method, setting = METHODS[cell.method], SETTINGS[cell.setting]
+    options = dict(cell.hyperparameters)
+    plugins = []
+    if "ssl" in options and not method.draws_views:
+        weight = {"weight": options.pop("ssl_weight")} if "ssl_weight" in options else {}
+        views = setting.make_views()
+        plugins.append(SelfSupervisedLossPlugin(options.pop("ssl"), views=views, **weight))
+    stream = setting.make_stream(
+        augment=not (method.draws_views or plugins),
+        validation_fraction=0.1 if cell.validation else 0.0,
+        task_labels=method.needs_task_labels,
+        dataset_root=dataset_root,
+    )
+    class_il, task_il = scenario_metrics()
+    confusion = _Confusion(setting.num_classes)
+    strategy = method.build(
+        setting.make_network(setting.num_classes),
+        setting=setting,
+        **options,
+        **({"views": setting.make_views()} if method.draws_views else {}),
+        train_mb_size=setting.batch_size,
+        train_epochs=setting.epochs,
+        eval_mb_size=256,
+        device=device,
+        plugins=plugins,
+        evaluator=EvaluationPlugin(class_il, task_il, confusion, loggers=[_Silent()]),
+    )
+    name = "valid_stream" if cell.validation else "test_stream"
+    train_stream = stream.train_stream[: cell.num_experiences]
+    judged = getattr(stream, name)
+    seconds = _learn(strategy, method, train_stream, judged, on_experience)
+    return {
+        "judged_on": name,
+        "classes": [list(experience.classes_in_this_experience) for experience in train_stream],
+        "class_il": {
+            **_summary(class_il.matrix(name)),
+            "confusion_matrix": confusion.counts(),
+        },
+        "task_il": _summary(task_il.matrix(name)),
+        "training_seconds": seconds,
+        "memory": {
+            "kept_bytes": kept_bytes(strategy),
+            "peak_bytes": peak_bytes(device),
+            "keeps_samples": method.keeps_samples,
+        },
+    }
+
+
+def _learn(
+    strategy: SupervisedTemplate,
+    method: Method,
+    train_stream: Any,
+    judged: Any,
+    on_experience: Callable[[int], None],
+) -> float:
+    """Train on a stream, evaluating what was learned after each step; returns the seconds."""
+    seconds = 0.0
+    steps = [train_stream] if method.learns_at_once else train_stream
+    for step, experiences in enumerate(steps, start=1):
+        learned = len(train_stream) if method.learns_at_once else step
+        start = time.perf_counter()
+        strategy.train(experiences, eval_streams=[])
+        seconds += time.perf_counter() - start
+        _expect_finite(strategy, learned)
+        strategy.eval(judged[:learned])
+        on_experience(learned)
+    return seconds
+
+
+def _expect_finite(strategy: SupervisedTemplate, learned: int) -> None:
+    """Refuse to judge weights that are not finite: their accuracy would look like chance."""
+    if not all_finite(strategy.model.parameters()):
+        raise NonFiniteLossError(
+            f"Expected finite weights after {learned} experiences, got NaN or infinite ones: the "
+            "training diverged. Choose a lower learning rate or strength."
+        )
+
+
+class _Confusion(PluginMetric[Any]):
+    """Counts of (true class, predicted class) in Class-IL, of the last evaluation."""
+
+    def __init__(self, num_classes: int):
+        super().__init__()
+        self._matrix = ConfusionMatrix(num_classes)
+
+    def counts(self) -> list[list[int]]:
+        """Rows: true class, columns: predicted class, by label."""
+        return self._matrix.result().int().tolist()
+
+    def before_eval(self, strategy: SupervisedTemplate) -> None:
+        self._matrix.reset()
+
+    def after_eval_iteration(self, strategy: SupervisedTemplate) -> None:
+        self._matrix.update(strategy.mb_y, predicted_classes(strategy.mb_output))
+
+    def reset(self) -> None:
+        """Nothing: it counts over a whole evaluation."""
+
+    def result(self) -> None:
+        """Nothing to log."""
 
 
 class _Silent:
@@ -125,18 +220,27 @@ class _Silent:
 
 def _summary(matrix: np.ndarray) -> dict[str, Any]:
     return {
-        "accuracy_matrix": [[None if np.isnan(a) else float(a) for a in row] for row in matrix],
-        "ACC": final_accuracy(matrix),
-        "AverageIncrementalACC": average_incremental_accuracy(matrix),
-        "BWT": backward_transfer(matrix),
-        "Forgetting": forgetting(matrix),
-        "accuracy_over_experiences": accuracy_over_experiences(matrix).tolist(),
+        "accuracy_matrix": [_numbers(row) for row in matrix],
+        "ACC": _number(final_accuracy(matrix)),
+        "AverageIncrementalACC": _number(average_incremental_accuracy(matrix)),
+        "BWT": _number(backward_transfer(matrix)),
+        "Forgetting": _number(forgetting(matrix)),
+        "accuracy_over_experiences": _numbers(accuracy_over_experiences(matrix)),
     }
 
 
-def provenance(device: str) -> dict[str, Any]:
-    """Where numbers come from: versions, commit and kind of machine."""
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)  # NaN is no JSON
+
+
+def _numbers(values: Any) -> list[float | None]:
+    return [_number(value) for value in values]
+
+
+def provenance(cell: Cell, device: str) -> dict[str, Any]:
+    """Where numbers come from: command, versions, commit and kind of machine."""
     return {
+        "command": shlex.join(["python", "-m", "benchmarks.run", *cell.words]),
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "commit": _commit(),
@@ -162,14 +266,13 @@ def _commit() -> str:
         return "unknown"
 
 
-def save_result(result: dict[str, Any], folder: Path) -> Path:
-    """Write a result to ``folder``, whole or not at all, and return its path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{result['setting']}_{result['method']}_seed{result['seed']}.json"
-    draft = path.with_suffix(f".{os.getpid()}.tmp")
+def save_json(content: Any, path: Path) -> Path:
+    """Write a file, whole or not at all, and return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with draft.open("w") as file:
-            json.dump(result, file, indent=1)
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(_text(content))
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
@@ -178,25 +281,70 @@ def save_result(result: dict[str, Any], folder: Path) -> Path:
     return path
 
 
+def _text(content: Any) -> str:
+    """JSON with a line for each innermost list, to be read by people, too."""
+    text = json.dumps(content, indent=1, allow_nan=False)
+    return re.sub(r"\[[^\[\]{}\"]*\]", lambda found: " ".join(found[0].split()), text)
+
+
+def _end_with_parent() -> None:
+    """End this process as soon as the one that holds the other end of its input is gone."""
+
+    def watch() -> None:
+        while os.read(sys.stdin.fileno(), 1):  # not sys.stdin: its lock would outlive the end
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments that single runs and grids share."""
+    parser.add_argument("--dataset-root", help="folder of data already on disk")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="of torch; small networks gain nothing from more"
+    )
+
+
 def main() -> None:
     """Run one cell from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--method", required=True, choices=METHODS)
-    parser.add_argument("--setting", required=True, choices=SETTINGS)
+    parser.add_argument("--method", required=True)
+    parser.add_argument("--setting", required=True)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="changes")
+    parser.add_argument("--ssl", help="give a baseline this self-supervised loss")
     parser.add_argument("--out", type=Path, default=Path("results"))
-    parser.add_argument("--dataset-root", help="folder of data already on disk")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--validation",
+        action="store_true",
+        help="a trial: hold out the validation split and judge on it",
+    )
+    parser.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)
+    add_run_arguments(parser)
     words = parser.parse_args()
+    if words.end_with_parent:
+        _end_with_parent()
+    # Avalanche 0.6.0 on a current numpy and torch warns of what will be removed one day.
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    torch.set_num_threads(words.threads)
+    changes = parse_changes(words.changes)
+    if words.ssl:
+        changes["ssl"] = words.ssl
+    try:
+        pairs = tuple(sorted(changes.items()))
+        cell = Cell(words.method, words.setting, words.seed, pairs, words.validation)
+        cell.hyperparameters  # noqa: B018 - refuses what was never chosen, before any work
+    except ValueError as error:
+        parser.error(str(error))
     result = run_cell(
-        words.method,
-        words.setting,
-        words.seed,
+        cell,
         dataset_root=words.dataset_root,
         device=words.device,
         on_experience=lambda learned: print(f"learned {learned} experiences", flush=True),
     )
-    print(f"wrote {save_result(result, words.out)}")
+    print(f"wrote {save_json(result, result_path(cell, words.out))}")
 
 
 if __name__ == "__main__":

@@ -1,30 +1,37 @@
 """Choose hyperparameters on the validation split, never on the test set.
 
-    python -m benchmarks.tune --setting digits --methods naive ewc
+    python -m benchmarks.tune --setting digits --methods naive ewc --jobs 2
 
-Tries every combination of a grid on the paper's 10 % validation split of the first
-experiences, adds a row for each to ``benchmarks/results/tuning.csv`` and prints the best: that with
-the highest Class-IL ACC among those within a point of the best Task-IL ACC, averaged over seeds.
-What the file already holds is not run again.
+Optuna goes through the combinations of a method's grid (`benchmarks.grids`), each trained on the
+first experiences with the validation split held out. Every trial adds a row to
+``benchmarks/results/tuning.csv``; what the file already holds is not run again. The chosen values,
+those with the highest Class-IL ACC among those within a point of the best Task-IL ACC, go to
+``benchmarks/results/hyperparameters.json`` with their provenance.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import itertools
 import json
+import math
 import statistics
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
+import optuna
 
-from benchmarks.hyperparameters import DIVERGED, GRIDS
+from avalanche_dlcpa import NonFiniteLossError
+from benchmarks.cells import Cell, Result, read_result, result_path
+from benchmarks.grids import GRIDS, Grid
+from benchmarks.hyperparameters import CHOSEN, DIVERGED
+from benchmarks.live import run_grid
 from benchmarks.methods import METHODS
-from benchmarks.run import provenance, run_cell
-from benchmarks.settings import SETTINGS
+from benchmarks.names import expect_known
+from benchmarks.pool import Runner, add_pool_arguments, pool_of
+from benchmarks.run import save_json
 
 TUNING = Path(__file__).parent / "results" / "tuning.csv"
 FIELDS = (
@@ -37,106 +44,186 @@ FIELDS = (
     "task_il_ACC",
     "commit",
 )
+Row = dict[str, str]
 
 
-def combinations(grids: list[dict[str, list[Any]]]) -> Iterator[dict[str, Any]]:
-    """All combinations of each grid, a mapping from name to values.
+def propose(grids: list[Grid], *, most: int | None = None) -> list[dict[str, Any]]:
+    """Combinations of values that Optuna's grid sampler takes from each grid.
+
+    Args:
+        grids: Mappings from a name to its values.
+        most: Of each grid, at most so many, drawn at random with a fixed seed; None: all.
 
     Example:
-        >>> list(combinations([{"lr": [0.1, 0.2], "strength": [1]}]))
-        [{'lr': 0.1, 'strength': 1}, {'lr': 0.2, 'strength': 1}]
+        >>> propose([{"lr": [0.1], "strength": [1]}, {"lr": [0.3]}])
+        [{'lr': 0.1, 'strength': 1}, {'lr': 0.3}]
     """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    proposals = []
     for grid in grids:
-        for values in itertools.product(*grid.values()):
-            yield dict(zip(grid, values, strict=True))
+        study = optuna.create_study(sampler=optuna.samplers.GridSampler(grid, seed=0))
+        size = math.prod(len(values) for values in grid.values())
+        for _ in range(min(size, most or size)):
+            trial = study.ask()
+            proposals.append({name: trial.suggest_categorical(name, grid[name]) for name in grid})
+    return proposals
 
 
-def read_rows(path: Path = TUNING) -> list[dict[str, str]]:
-    """The rows that have been run so far."""
+def read_rows(path: Path = TUNING) -> list[Row]:
+    """The trials that have been run so far."""
     if not path.exists():
         return []
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
-def best(rows: list[dict[str, str]], setting: str, method: str) -> dict[str, Any]:
+def best(rows: Iterable[Row], setting: str, method: str) -> dict[str, Any]:
     """The highest Class-IL ACC among those within a point of the best Task-IL ACC, over all seeds.
 
-    Leaves out what is known to diverge in a longer run.
+    Only values that were tried with as many seeds as any others count. What is known to diverge in
+    a longer run is left out. Where one scenario is undefined, the other decides.
+
+    Returns:
+        ``hyperparameters``, mean ``class_il_ACC`` and ``task_il_ACC``, ``num_trials`` and
+        ``seeds`` they were chosen from, and ``commits``.
 
     Raises:
         ValueError: No rows of that setting and method.
     """
-    scores: dict[str, list[tuple[float, float]]] = {}
     diverged = DIVERGED.get((setting, method), [])
-    for row in rows:
-        is_sound = json.loads(row["hyperparameters"]) not in diverged
-        if (row["setting"], row["method"]) == (setting, method) and is_sound:
-            pair = (float(row["class_il_ACC"]), float(row["task_il_ACC"]))
-            scores.setdefault(row["hyperparameters"], []).append(pair)
-    if not scores:
+    own = [row for row in rows if (row["setting"], row["method"]) == (setting, method)]
+    sound = [row for row in own if json.loads(row["hyperparameters"]) not in diverged]
+    if not sound:
         raise ValueError(f"Expected tuning rows of {method} in {setting}, got none.")
+    scores: dict[str, list[tuple[float, float]]] = {}
+    for row in sound:
+        pair = (float(row["class_il_ACC"] or 0), float(row["task_il_ACC"] or 0))
+        scores.setdefault(row["hyperparameters"], []).append(pair)
+    most_seeds = max(map(len, scores.values()))
     means = {
         words: tuple(statistics.fmean(scenario) for scenario in zip(*pairs, strict=True))
         for words, pairs in scores.items()
+        if len(pairs) == most_seeds
     }
     top = max(task_il for _, task_il in means.values())
     near = [words for words, (_, task_il) in means.items() if task_il >= top - 0.01]
-    return json.loads(max(near, key=lambda words: means[words][0]))
+    chosen = max(near, key=lambda words: means[words][0])
+    return {
+        "hyperparameters": json.loads(chosen),
+        "class_il_ACC": round(means[chosen][0], 4),
+        "task_il_ACC": round(means[chosen][1], 4),
+        "num_trials": len(own),
+        "seeds": sorted({int(row["seed"]) for row in own}),
+        "commits": sorted({row["commit"] for row in own}),
+    }
 
 
-def try_all(
+def tune(
     setting: str,
-    method: str,
-    seeds: list[int],
-    num_experiences: int,
-    dataset_root: str | None,
+    methods: Iterable[str],
+    seeds: Iterable[int],
+    run: Runner,
+    *,
+    folder: Path,
+    most: int | None = None,
     path: Path = TUNING,
-) -> None:
-    """Run what is missing of a method's grid, adding each row as soon as it is known."""
+) -> dict[Cell, str]:
+    """Run what is missing of the methods' grids, adding each row as soon as it is known.
+
+    Args:
+        setting: A name of `GRIDS`.
+        methods: Names of its methods.
+        seeds: Each combination is tried with each of them.
+        run: Runs cells, whose results then lie in ``folder``.
+        folder: For results, until they are rows.
+        most: See `propose`.
+        path: The file of rows.
+
+    Returns:
+        Why trials failed. Those whose loss was not finite have a row with accuracies of 0; others
+        have none, and are run again.
+    """
+    grids = GRIDS[expect_known("setting with a grid", setting, GRIDS)]
     done = {(r["setting"], r["method"], r["seed"], r["hyperparameters"]) for r in read_rows(path)}
-    for chosen, seed in itertools.product(combinations(GRIDS[setting][method]), seeds):
-        words = json.dumps(chosen)
-        if (setting, method, str(seed), words) in done:
-            continue
-        try:
-            result = run_cell(
-                method,
-                setting,
-                seed,
-                hyperparameters=chosen,
-                validation=True,
-                num_experiences=num_experiences,
-                dataset_root=dataset_root,
-            )
-            scores = [f"{result[scenario]['ACC']:.4f}" for scenario in ("class_il", "task_il")]
-        except ValueError as error:  # the loss was not finite, which is a result, too
-            print(f"{method} {words}: {error}")
-            scores = ["0.0", "0.0"]
-        commit = provenance("cpu")["commit"]
-        row = (setting, method, num_experiences, seed, words, *scores, commit)
-        with path.open("a", newline="") as file:
-            writer = csv.writer(file)
-            if file.tell() == 0:
-                writer.writerow(FIELDS)
-            writer.writerow(row)
-        print(method, words, seed, *scores, flush=True)
+    cells = [
+        Cell(method, setting, seed, tuple(sorted(values.items())), validation=True)
+        for seed in seeds
+        for method in methods
+        for values in propose(grids[expect_known("method", method, grids)], most=most)
+        if (setting, method, str(seed), json.dumps(values)) not in done
+    ]
+
+    def enter(cell: Cell, failure: str | None) -> None:
+        if failure is None:
+            _add_row(path, _row(cell, read_result(result_path(cell, folder))))
+        elif NonFiniteLossError.__name__ in failure:  # a result, too
+            _add_row(path, _row(cell, None))
+
+    return run_grid(cells, run, on_end=enter)
+
+
+def _row(cell: Cell, result: Result | None) -> tuple[Any, ...]:
+    grids = GRIDS[cell.setting][cell.method]
+    values = dict(cell.changes)
+    names = next(list(grid) for grid in grids if set(grid) == set(values))
+    words = json.dumps({name: values[name] for name in names})  # in the order of the grid
+    scores = ["0.0", "0.0"]
+    if result is not None:
+        found = [result[scenario]["ACC"] for scenario in ("class_il", "task_il")]
+        scores = ["" if value is None else f"{value:.4f}" for value in found]
+    commit = "" if result is None else result["provenance"]["commit"]
+    return (cell.setting, cell.method, cell.num_experiences, cell.seed, words, *scores, commit)
+
+
+def _add_row(path: Path, row: tuple[Any, ...]) -> None:
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if file.tell() == 0:
+            writer.writerow(FIELDS)
+        writer.writerow(row)
+
+
+def choose(setting: str, methods: Iterable[str], path: Path = CHOSEN) -> None:
+    """Write what is best, method by method, into the file of the chosen values."""
+    chosen = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    rows = read_rows()
+    for method in methods:
+        chosen.setdefault(setting, {})[method] = best(rows, setting, method)
+    in_order = {
+        setting: {method: values[method] for method in METHODS if method in values}
+        for setting, values in chosen.items()
+    }
+    save_json(in_order, path)
 
 
 def main() -> None:
     """Tune from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--setting", required=True, choices=SETTINGS)
-    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--setting", required=True)
+    parser.add_argument("--methods", nargs="+", help="default: all that have a grid")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--experiences", type=int, help="how many to learn; default: all")
-    parser.add_argument("--dataset-root", help="folder of data already on disk")
+    parser.add_argument("--trials", type=int, help="of each grid, at most so many; default: all")
+    add_pool_arguments(parser)
     words = parser.parse_args()
-    torch.set_num_threads(1)
-    num_experiences = words.experiences or SETTINGS[words.setting].num_experiences
-    for method in words.methods:
-        try_all(words.setting, method, words.seeds, num_experiences, words.dataset_root)
-        print("best", method, best(read_rows(), words.setting, method))
+    try:
+        setting = expect_known("setting with a grid", words.setting, GRIDS)
+        methods = words.methods or list(GRIDS[setting])
+        with tempfile.TemporaryDirectory() as folder:
+            failures = tune(
+                setting,
+                methods,
+                words.seeds,
+                pool_of(words, Path(folder)),
+                folder=Path(folder),
+                most=words.trials,
+            )
+        choose(setting, methods)
+    except ValueError as error:
+        parser.error(str(error))
+    for cell, reason in failures.items():
+        print(f"failed: {cell.name}: {reason}")
+    for method in methods:
+        print(method, json.dumps(best(read_rows(), setting, method)))
 
 
 if __name__ == "__main__":

@@ -9,57 +9,96 @@ import pytest
 import torch
 from avalanche.benchmarks.utils.data import AvalancheDataset
 
-from benchmarks import demo, report, run, tune
-from benchmarks.hyperparameters import HYPERPARAMETERS
+from avalanche_dlcpa import NonFiniteLossError
+from benchmarks import demo, run, tune
+from benchmarks.cells import Cell, check_same
+from benchmarks.grids import GRIDS
+from benchmarks.hyperparameters import CHOSEN, hyperparameters_of
+from benchmarks.loading import cell_of, load_results
+from benchmarks.markup import as_markdown
 from benchmarks.methods import METHODS
+from benchmarks.pool import run_in_processes
 from benchmarks.settings import SETTINGS
+from benchmarks.tables import comparison_table
 from benchmarks.views import ShiftsAndNoise
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-@pytest.fixture
-def short(monkeypatch):
-    """The digits setting with one epoch and two experiences."""
-    plan = dataclasses.replace(SETTINGS["digits"], epochs=1, num_experiences=2)
-    monkeypatch.setitem(SETTINGS, "digits", plan)
+TWIN = "digits-cifar100-10"
 
 
-def test_every_setting_has_hyperparameters_for_every_method():
-    assert HYPERPARAMETERS.keys() == SETTINGS.keys()
-    assert all(chosen.keys() == METHODS.keys() for chosen in HYPERPARAMETERS.values())
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_run_gives_the_whole_matrices_and_numbers_that_follow_from_them(short, method):
-    result = run.run_cell(method, "digits", seed=3)
+@pytest.mark.parametrize("method", ["naive", "dlcpa-mocov2"])
+def test_a_run_gives_the_whole_matrices_and_numbers_that_follow_from_them(method):
+    cell = Cell(method, TWIN, 3)
+    result = run.run_cell(cell)
+    num_tasks = cell.num_experiences
     for scenario in ("class_il", "task_il"):
         summary = result[scenario]
         matrix = np.array(summary["accuracy_matrix"], dtype=float)
-        assert matrix.shape == (2, 2)
-        assert np.isnan(matrix[0, 1])
-        assert summary["ACC"] == pytest.approx((matrix[1, 0] + matrix[1, 1]) / 2)
-        assert summary["BWT"] == pytest.approx(matrix[1, 0] - matrix[0, 0])
+        assert matrix.shape == (num_tasks, num_tasks)
+        assert np.isnan(matrix[np.triu_indices(num_tasks, 1)]).all()
+        assert summary["ACC"] == pytest.approx(matrix[-1].mean())
+        assert summary["BWT"] == pytest.approx((matrix[-1] - matrix.diagonal())[:-1].mean())
     assert result["seed"] == 3
-    assert result["hyperparameters"] == HYPERPARAMETERS["digits"][method]
+    assert result["hyperparameters"] == hyperparameters_of(method, "digits")
     assert result["provenance"]["versions"].keys() == set(run.PACKAGES)
+    assert result["provenance"]["command"].endswith(f"--method {method} --setting {TWIN} --seed 3")
     assert result["training_seconds"] > 0
 
 
-def test_the_same_seed_gives_the_same_numbers(short):
-    first, second = (run.run_cell("dlcpa-mocov2", "digits", seed=1) for _ in range(2))
+def test_the_confusion_matrix_counts_the_answers_of_the_last_evaluation():
+    result = run.run_cell(Cell("naive", TWIN))
+    counts = np.array(result["class_il"]["confusion_matrix"])
+    last = result["class_il"]["accuracy_matrix"][-1]
+    for accuracy, classes in zip(last, result["classes"], strict=True):
+        assert counts[classes, classes].sum() / counts[classes].sum() == pytest.approx(accuracy)
+    assert counts.sum() == sum(len(e.dataset) for e in SETTINGS[TWIN].make_stream().test_stream)
+
+
+def test_joint_learning_has_a_last_row_and_no_backward_transfer():
+    result = run.run_cell(trial("joint", lr=0.03))
+    matrix = np.array(result["class_il"]["accuracy_matrix"], dtype=float)
+    assert np.isfinite(matrix[-1]).all()
+    assert np.isnan(matrix[:-1]).all()
+    assert result["class_il"]["BWT"] is None
+    assert result["class_il"]["ACC"] == pytest.approx(matrix[-1].mean())
+
+
+def trial(method, **values):
+    return Cell(method, TWIN, 0, tuple(sorted(values.items())), validation=True)
+
+
+def test_memory_counts_what_a_method_carries_along():
+    cells = [trial("naive", lr=0.01), trial("stl", lr=0.01)]
+    cells += [trial(name, lr=0.01, strength=1.0) for name in ("lwf", "ewc")]
+    kept = {cell.method: run.run_cell(cell)["memory"]["kept_bytes"] for cell in cells}
+    network = SETTINGS[TWIN].make_network(10)
+    weights = sum(tensor.nbytes for tensor in network.state_dict().values())
+    assert weights <= kept["naive"] < 1.5 * weights
+    assert kept["naive"] + 0.9 * weights < kept["lwf"]  # the teacher
+    num_tasks = SETTINGS[TWIN].num_tuning_experiences
+    assert kept["naive"] + 1.8 * num_tasks * weights < kept["ewc"]  # importances and weights
+    assert kept["naive"] + 0.8 * (num_tasks - 1) * weights < kept["stl"]  # a network a task
+
+
+def test_the_same_seed_gives_the_same_numbers():
+    first, second = (run.run_cell(Cell("dlcpa-mocov2", TWIN, 1)) for _ in range(2))
     assert first["class_il"] == second["class_il"]
     assert first["task_il"] == second["task_il"]
 
 
-@pytest.mark.parametrize(("validation", "times_read"), [(True, 0), (False, 3)])
-def test_choosing_hyperparameters_never_evaluates_the_test_set(
-    short, monkeypatch, validation, times_read
-):
+def test_weights_that_are_not_finite_are_no_result():
+    with pytest.raises(NonFiniteLossError, match="Expected finite weights after 1 experiences"):
+        run.run_cell(Cell("naive", TWIN, 0, (("lr", 1e30),)))
+
+
+@pytest.mark.parametrize("validation", [True, False])
+def test_choosing_hyperparameters_never_evaluates_the_test_set(monkeypatch, validation):
     read = []
     plain = AvalancheDataset.eval
-    plan = SETTINGS["digits"]
+    plan = SETTINGS[TWIN]
 
     def watched(**options):
         stream = plan.make_stream(**options)
@@ -72,10 +111,12 @@ def test_choosing_hyperparameters_never_evaluates_the_test_set(
         monkeypatch.setattr(AvalancheDataset, "eval", eval_)
         return stream
 
-    monkeypatch.setitem(SETTINGS, "digits", dataclasses.replace(plan, make_stream=watched))
-    result = run.run_cell("naive", "digits", seed=0, validation=validation)
+    monkeypatch.setitem(SETTINGS, TWIN, dataclasses.replace(plan, make_stream=watched))
+    cell = Cell("naive", TWIN, 0, (("lr", 0.01),), validation=validation)
+    result = run.run_cell(cell)
     assert result["judged_on"] == ("valid_stream" if validation else "test_stream")
-    assert len(read) == times_read
+    learned = cell.num_experiences
+    assert len(read) == (0 if validation else learned * (learned + 1) // 2)
 
 
 def test_the_best_leads_class_il_among_the_near_best_in_task_il():
@@ -87,57 +128,100 @@ def test_the_best_leads_class_il_among_the_near_best_in_task_il():
             "hyperparameters": words,
             "class_il_ACC": class_il,
             "task_il_ACC": task_il,
+            "commit": "0",
         }
 
     rows = [
         row("0", '{"lr": 1}', "0.1", "0.91"),
         row("1", '{"lr": 1}', "0.3", "0.89"),
         row("0", '{"lr": 2}', "0.25", "0.895"),
+        row("1", '{"lr": 2}', "0.25", "0.895"),
         row("0", '{"lr": 3}', "0.9", "0.88"),
+        row("1", '{"lr": 3}', "0.9", "0.88"),
     ]
-    assert tune.best(rows, "digits", "ewc") == {"lr": 2}
+    assert tune.best(rows, "digits", "ewc")["hyperparameters"] == {"lr": 2}
     with pytest.raises(ValueError, match="Expected tuning rows of lwf in digits, got none"):
         tune.best(rows, "digits", "lwf")
 
 
+def test_a_trial_that_was_not_tried_with_every_seed_is_not_chosen():
+    def row(seed, words, accuracy):
+        return {
+            "setting": "digits",
+            "method": "ewc",
+            "seed": seed,
+            "hyperparameters": words,
+            "class_il_ACC": accuracy,
+            "task_il_ACC": accuracy,
+            "commit": "0",
+        }
+
+    lucky = row("0", '{"lr": 1}', "0.99")
+    others = [row(seed, '{"lr": 2}', "0.5") for seed in ("0", "1")]
+    assert tune.best([lucky, *others], "digits", "ewc")["hyperparameters"] == {"lr": 2}
+
+
 def test_hyperparameters_are_those_that_tuning_chose():
     rows = tune.read_rows()
-    for setting, chosen in HYPERPARAMETERS.items():
-        for method, hyperparameters in chosen.items():
-            assert hyperparameters == tune.best(rows, setting, method), (setting, method)
+    chosen = json.loads(CHOSEN.read_text())
+    assert chosen
+    for setting, methods in chosen.items():
+        for method, entry in methods.items():
+            assert entry == tune.best(rows, setting, method), (setting, method)
 
 
-def test_a_result_is_written_whole_or_not_at_all(tmp_path):
-    good = {"setting": "digits", "method": "naive", "seed": 0, "value": 1}
-    path = run.save_result(good, tmp_path)
-    with pytest.raises(TypeError):
-        run.save_result({**good, "value": object()}, tmp_path)
+def test_optuna_goes_through_every_combination_once():
+    grid = {"lr": [0.1, 0.2, 0.3], "strength": [1, 2]}
+    every = [{"lr": lr, "strength": strength} for lr in grid["lr"] for strength in (1, 2)]
+    proposed = tune.propose([grid, {"lr": [9.0]}])
+    assert sorted(map(str, proposed)) == sorted(map(str, [*every, {"lr": 9.0}]))
+    few = tune.propose([grid], most=4)
+    assert len({str(values) for values in few}) == 4
+    assert few == tune.propose([grid], most=4)
+
+
+def test_tuning_adds_a_row_a_trial_and_runs_none_again(tmp_path, monkeypatch):
+    monkeypatch.setitem(GRIDS, TWIN, {"naive": [{"lr": [0.01, 1e30]}]})
+    path = tmp_path / "tuning.csv"
+    asked = []
+
+    def run_here(cells):
+        asked.append(list(cells))
+        return run_in_processes(cells, tmp_path, jobs=1, options=[])
+
+    failures = tune.tune(TWIN, ["naive"], [0], run_here, folder=tmp_path, path=path)
+    rows = tune.read_rows(path)
+    by_lr = {json.loads(row["hyperparameters"])["lr"]: row for row in rows}
+    assert float(by_lr[0.01]["task_il_ACC"]) > 0.4
+    assert float(by_lr[1e30]["task_il_ACC"]) == 0.0  # diverged: a result, too
+    assert len(failures) == 1
+    tune.tune(TWIN, ["naive"], [0], run_here, folder=tmp_path, path=path)
+    assert [len(cells) for cells in asked] == [2, 0]
+    assert tune.best(rows, TWIN, "naive")["hyperparameters"] == {"lr": 0.01}
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+    good = {"method": "naive", "rows": [[1, 2], [3, None]]}
+    path = run.save_json(good, tmp_path / "results" / "a.json")
+    for bad in (object(), float("nan")):
+        with pytest.raises((TypeError, ValueError)):
+            run.save_json({**good, "value": bad}, path)
     assert json.loads(path.read_text()) == good
-    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    assert "[ 1, 2 ]" in path.read_text()
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
-def test_the_demo_prints_one_table_and_writes_all_that_it_names(
-    short, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(sys, "argv", ["demo", "--out", str(tmp_path)])
+def test_the_demo_prints_one_table_and_writes_all_that_it_names(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["demo", "--setting", TWIN, "--out", str(tmp_path)])
     demo.main()
     printed = capsys.readouterr().out
     table, _, named = printed.partition("wrote\n")
-    for title in (entry.title for entry in METHODS.values()):
+    for title in (METHODS[method].title for method in demo.METHODS):
         assert re.search(rf"^{re.escape(title)}( +-?\d+\.\d\d){{4}} +\d+$", table, re.MULTILINE)
     paths = [Path(line.strip()) for line in named.splitlines()]
-    assert len(paths) == 2 * len(METHODS) + 2
-    assert all(path.stat().st_size > 500 for path in paths)
-    assert {path.suffix for path in paths} == {".json", ".png", ".html"}
-
-
-def test_the_page_holds_everything_and_loads_nothing(short, tmp_path):
-    results = [run.run_cell("naive", "digits", seed=0)]
-    page = report.write_report(results, tmp_path)[-1].read_text()
-    assert page.count("data:image/png;base64,") == 2
-    assert not re.search(r"(src|href)=\"(?!data:)|https?:|<script|@import|url\(", page)
-    for cell in report.rows(results)[0]:
-        assert f"<td>{cell}</td>" in page
+    assert all(path.stat().st_size > 100 for path in paths)
+    assert {path.suffix for path in paths} == {".json", ".png", ".html", ".md", ".tex"}
+    assert sum(path.suffix == ".json" for path in paths) == len(demo.METHODS)
 
 
 def test_digits_are_shifted_each_by_a_pixel_at_most():
@@ -153,14 +237,12 @@ def test_digits_are_shifted_each_by_a_pixel_at_most():
     assert noisy.std().item() == pytest.approx(0.1, rel=0.1)
 
 
-def test_a_report_of_nothing_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"Expected results in .*got none: run benchmarks.run"):
-        report.write_report([], tmp_path)
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", ["digits", "lab-cifar100"])
 def test_the_tables_of_the_readme_are_those_of_the_results(setting):
-    results = report.load_results(RESULTS, setting)
-    assert [r["method"] for r in results] == list(METHODS)
-    assert all(r["hyperparameters"] == HYPERPARAMETERS[setting][r["method"]] for r in results)
-    assert report.markdown_table(results) in (ROOT / "README.md").read_text()
+    results, skipped = load_results(RESULTS)
+    assert not skipped
+    chosen = [result for result in results if result["setting"] == setting]
+    assert {r["method"] for r in chosen} == set(demo.METHODS)
+    for result in chosen:
+        check_same(result, cell_of(result))
+    assert as_markdown(comparison_table(chosen)) in (ROOT / "README.md").read_text()

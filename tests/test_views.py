@@ -223,13 +223,15 @@ def test_images_that_are_not_jittered_are_bit_identical(record):
     assert_share(same, 0.7 * 0.8)
 
 
+@pytest.mark.parametrize("min_area", [0.08, 0.5])
 @pytest.mark.parametrize("size", [(32, 32), (8, 64), (64, 8), (24, 36)])
-def test_crops_are_distributed_as_in_random_resized_crop(size):
-    boxes = torch.stack(crop_boxes(torch.rand(2 * NUM_CROP_TRIES + 2, 6000), size=size))
+def test_crops_are_distributed_as_in_random_resized_crop(size, min_area):
+    uniform = torch.rand(2 * NUM_CROP_TRIES + 2, 6000)
+    boxes = torch.stack(crop_boxes(uniform, size=size, min_area=min_area))
     image = torch.empty(1, *size)
     get_params = transforms.RandomResizedCrop.get_params
     expected = torch.tensor(
-        [get_params(image, [0.08, 1.0], [3 / 4, 4 / 3]) for _ in range(3000)]
+        [get_params(image, [min_area, 1.0], [3 / 4, 4 / 3]) for _ in range(3000)]
     ).T.float()
     assert torch.equal(boxes, boxes.round())
     assert (boxes[:2] >= 0).all()
@@ -287,6 +289,23 @@ def test_views_look_like_those_of_torchvisions_transforms():
             lambda y: y.diff(dim=2).abs().mean((1, 2, 3)),
         ):
             assert ks_2samp(summary(view).numpy(), summary(expected).numpy()).pvalue > 1e-3
+
+
+def test_views_crop_as_far_as_they_are_told_to():
+    x = images(8)
+    torch.manual_seed(1)
+    views = torch.cat(PaperViews(min_crop_area=0.5)(x))
+    torch.manual_seed(1)
+    uniform = torch.rand(NUM_DRAWS, 16)
+    both = x.repeat(2, 1, 1, 1)
+    assert torch.equal(views, augment(both, uniform=uniform, min_crop_area=0.5))
+    assert not torch.equal(views, augment(both, uniform=uniform))
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 1.5, float("nan")])
+def test_a_crop_of_no_area_is_refused(value):
+    with pytest.raises(ValueError, match=f"Expected `min_crop_area` to be above 0 .*got {value}"):
+        PaperViews(min_crop_area=value)
 
 
 def test_every_image_has_its_own_numbers_and_each_view_too():

@@ -1,0 +1,29 @@
+"""The appendix's analyses of STL by name; like methods, they are run for a setting and a seed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks import linear_probe, loss_surface
+
+
+@dataclasses.dataclass(frozen=True)
+class Analysis:
+    """An analysis.
+
+    Attributes:
+        title: For tables and pages.
+        run: Setting, then by keyword ``seed``, ``ssl``, ``dataset_root``, ``device`` and the
+            hyperparameters of STL -> what it found, as JSON takes it.
+    """
+
+    title: str
+    run: Callable[..., dict[str, Any]]
+
+
+ANALYSES = {
+    "linear-probe": Analysis("Linear probe of STL and STL-me", linear_probe.run),
+    "loss-surface": Analysis("Loss over the plane of two extractors", loss_surface.run),
+}

@@ -1,0 +1,26 @@
+"""What silently goes wrong in avalanche-lib 0.6.0 and would make a baseline weaker than it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avalanche.training.plugins import SynapticIntelligencePlugin
+
+
+def repair_synaptic_intelligence() -> None:
+    """Let SI remember the weights before a step, also on a CPU.
+
+    There ``detach().cpu().flatten()`` is a view of the parameters themselves, so that a step seems
+    to have moved nothing, all importances are 0, and SI equals Naive.
+    """
+    plain = SynapticIntelligencePlugin.extract_weights
+    if getattr(plain, "is_repaired", False):
+        return
+
+    def extract_weights(model: Any, target: Any, excluded_parameters: Any) -> None:
+        plain(model, target, excluded_parameters)
+        for entry in target.values():
+            entry.data = entry.data.clone()
+
+    extract_weights.is_repaired = True  # type: ignore[attr-defined]
+    SynapticIntelligencePlugin.extract_weights = staticmethod(extract_weights)

@@ -1,0 +1,172 @@
+"""A cell of a grid: method, setting, seed and what is changed, with the file of its result."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.analyses import ANALYSES
+from benchmarks.hyperparameters import hyperparameters_of
+from benchmarks.methods import METHODS
+from benchmarks.names import expect_known
+from benchmarks.settings import SETTINGS
+
+FORMAT = 2  # of the JSON
+Result = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One run.
+
+    Attributes:
+        method: A name of `METHODS`, or of `benchmarks.analyses.ANALYSES`.
+        setting: A name of `SETTINGS`.
+        seed: Of network, order of samples and views; the stream does not depend on it.
+        changes: Hyperparameters that differ from the chosen ones, as sorted pairs.
+        validation: Whether it is a trial for the choice of hyperparameters: the validation split
+            is held out and evaluated, the test set left alone, the first experiences learned, and
+            ``changes`` are all the hyperparameters there are.
+
+    Raises:
+        ValueError: An unknown name, with the nearest one.
+    """
+
+    method: str
+    setting: str
+    seed: int = 0
+    changes: tuple[tuple[str, Any], ...] = ()
+    validation: bool = False
+
+    def __post_init__(self) -> None:
+        expect_known("method", self.method, [*METHODS, *ANALYSES])
+        expect_known("setting", self.setting, SETTINGS)
+
+    @property
+    def name(self) -> str:
+        """Name of its files.
+
+        Example:
+            >>> Cell("dlcpa-mocov2", "digits", 3, (("supervised_weight", 0.1),)).name
+            'digits_dlcpa-mocov2_supervised_weight=0.1_seed3'
+        """
+        changes = [f"{name}={value}" for name, value in self.changes]
+        trial = ["validation"] if self.validation else []
+        return "_".join([self.setting, self.method, *changes, f"seed{self.seed}", *trial])
+
+    @property
+    def num_experiences(self) -> int:
+        """How many experiences it learns."""
+        setting = SETTINGS[self.setting]
+        return setting.num_tuning_experiences if self.validation else setting.num_experiences
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """All of them, changes included.
+
+        Raises:
+            ValueError: None were chosen for the method in this setting.
+        """
+        if self.validation:
+            return dict(self.changes)
+        method = "stl" if self.method in ANALYSES else self.method
+        return {**hyperparameters_of(method, self.setting), **dict(self.changes)}
+
+    @property
+    def words(self) -> list[str]:
+        """Words of the command line of `benchmarks.run` that run it."""
+        words = ["--method", self.method, "--setting", self.setting, "--seed", str(self.seed)]
+        words += ["--validation"] if self.validation else []
+        return words + [f"--set={name}={json.dumps(value)}" for name, value in self.changes]
+
+
+def grid(
+    methods: Iterable[str],
+    settings: Iterable[str],
+    seeds: Iterable[int],
+    changes: Iterable[Mapping[str, Any]] = ({},),
+) -> list[Cell]:
+    """All combinations, seed by seed, so that a whole comparison is there early.
+
+    Example:
+        >>> [cell.name for cell in grid(["ewc", "lwf"], ["digits"], [0, 1])]
+        ['digits_ewc_seed0', 'digits_lwf_seed0', 'digits_ewc_seed1', 'digits_lwf_seed1']
+    """
+    pairs = [tuple(sorted(change.items())) for change in changes]
+    combinations = itertools.product(seeds, settings, methods, pairs)
+    return [Cell(method, setting, seed, change) for seed, setting, method, change in combinations]
+
+
+def parse_changes(words: Sequence[str]) -> dict[str, Any]:
+    """Changes as they are typed, ``name=value``, with JSON values or plain words.
+
+    Example:
+        >>> parse_changes(["supervised_weight=0.1", "ssl=mocov2"])
+        {'supervised_weight': 0.1, 'ssl': 'mocov2'}
+
+    Raises:
+        ValueError: A word without ``=``.
+    """
+    changes = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name and equals and value):
+            raise ValueError(f"Expected changes such as supervised_weight=0.1, got '{word}'.")
+        try:
+            changes[name] = json.loads(value)
+        except json.JSONDecodeError:
+            changes[name] = value
+    return changes
+
+
+def result_path(cell: Cell, folder: Path) -> Path:
+    """Where its result lies."""
+    return folder / f"{cell.name}.json"
+
+
+def read_result(path: Path) -> Result:
+    """A result of this version.
+
+    Raises:
+        ValueError: Cut short, no JSON, or of another version.
+    """
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"Expected {path.name} to hold a whole result, got a file cut short or altered "
+            f"({error}): delete it, and it is run again."
+        ) from error
+    found = result.get("format") if isinstance(result, dict) else None
+    if found != FORMAT:
+        raise ValueError(
+            f"Expected {path.name} to have format {FORMAT}, got {found}: it is of another version. "
+            "Write to another folder with --out."
+        )
+    return result
+
+
+def check_same(result: Result, cell: Cell) -> None:
+    """Refuse to take a result for that of a cell which would now run otherwise.
+
+    Raises:
+        ValueError: Other hyperparameters or another budget.
+    """
+    setting = SETTINGS[cell.setting]
+    now = {
+        "hyperparameters": cell.hyperparameters,
+        "epochs": setting.epochs,
+        "batch_size": setting.batch_size,
+        "num_experiences": cell.num_experiences,
+        "views": setting.views,
+    }
+    for name, value in now.items():
+        if result.get(name) != value:
+            raise ValueError(
+                f"Expected {cell.name}.json to have {name} {value}, got {result.get(name)}: the "
+                "settings have changed since. Delete it, or write to another folder with --out."
+            )

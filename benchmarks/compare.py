@@ -1,0 +1,122 @@
+"""A grid of methods, settings and seeds, or all that a table or figure of the paper needs.
+
+    python -m benchmarks.compare table4 --scale lab --seeds 0 1 --jobs 2 --out results
+    python -m benchmarks.compare --methods ewc lwf --settings digits --seeds 0 1 2
+
+Skips what is already there and goes on where it was stopped. A cell that fails is reported with its
+reason and does not stop the others; the next call tries it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from benchmarks.cells import Cell, check_same, grid, parse_changes, read_result, result_path
+from benchmarks.experiments import EXPERIMENTS
+from benchmarks.grids import GRIDS
+from benchmarks.live import run_grid
+from benchmarks.names import expect_known
+from benchmarks.pool import add_pool_arguments, pool_of
+from benchmarks.settings import SCALES, SETTINGS
+from benchmarks.tune import choose, tune
+
+
+def sort_out(cells: Iterable[Cell], folder: Path) -> tuple[list[Cell], list[Cell], dict[Cell, str]]:
+    """Which cells are to be run, which are done, and which cannot be run, with the reason."""
+    missing, done, refused = [], [], {}
+    for cell in dict.fromkeys(cells):
+        path = result_path(cell, folder)
+        try:
+            if path.exists():
+                check_same(read_result(path), cell)
+                done.append(cell)
+            else:
+                cell.hyperparameters  # noqa: B018 - refuses what was never chosen
+                missing.append(cell)
+        except ValueError as error:
+            refused[cell] = str(error)
+    return missing, done, refused
+
+
+def cells_of(words: argparse.Namespace) -> list[Cell]:
+    """The cells that the command line asks for.
+
+    Raises:
+        ValueError: Neither a table or figure nor methods and settings, or an unknown name.
+    """
+    if words.experiment:
+        experiment = EXPERIMENTS[expect_known("table or figure", words.experiment, EXPERIMENTS)]
+        return experiment.cells(words.scale, words.seeds, words.methods)
+    if not (words.methods and words.settings):
+        raise ValueError(
+            "Expected a table or figure, or --methods and --settings, got neither. There are "
+            f"{', '.join(EXPERIMENTS)}."
+        )
+    changes = parse_changes([*words.changes, *([f"ssl={words.ssl}"] if words.ssl else [])])
+    return grid(words.methods, words.settings, words.seeds, [changes])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("experiment", nargs="?", help=f"one of {', '.join(EXPERIMENTS)}")
+    parser.add_argument("--scale", default="paper", choices=SCALES)
+    parser.add_argument("--methods", nargs="+", help="with a table: only these of its methods")
+    parser.add_argument("--settings", nargs="+")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="changes")
+    parser.add_argument("--ssl", help="give baselines this self-supervised loss")
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--tune", action="store_true", help="choose hyperparameters first")
+    add_pool_arguments(parser)
+    return parser
+
+
+def _tune(cells: Iterable[Cell], words: argparse.Namespace) -> None:
+    """Choose the hyperparameters of the cells' methods, where they have a grid."""
+    methods: dict[str, list[str]] = {}
+    for cell in cells:
+        source = SETTINGS[cell.setting].tuned_on or cell.setting
+        if cell.method in GRIDS.get(source, {}) and cell.method not in methods.get(source, []):
+            methods.setdefault(source, []).append(cell.method)
+    for setting, chosen in methods.items():
+        print(f"tuning {', '.join(chosen)} in {setting}, on the validation split", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            tune(setting, chosen, [0], pool_of(words, Path(folder)), folder=Path(folder))
+        choose(setting, chosen)
+
+
+def main() -> None:
+    """Run a grid from the command line; ends with 1 if cells failed."""
+    parser = _parser()
+    words = parser.parse_args()
+    folder = words.out.absolute()
+    try:
+        cells = cells_of(words)
+        run = pool_of(words, folder)
+    except (ValueError, ImportError) as error:
+        parser.error(str(error))
+    if words.tune:
+        _tune(cells, words)
+    missing, done, refused = sort_out(cells, folder)
+    print(f"{len(cells)} cells: {len(done)} are there, {len(missing)} to run", flush=True)
+    for cell, reason in refused.items():
+        print(f"skipped: {cell.name}: {reason}")
+    try:
+        failures = run_grid(missing, run) if missing else {}
+    except KeyboardInterrupt:
+        left = len(sort_out(cells, folder)[0])
+        sys.exit(f"\nstopped with {left} cells left; the same command goes on")
+    print(f"{len(missing) - len(failures)} run, {len(failures)} failed, {len(refused)} skipped")
+    for cell, reason in failures.items():
+        print(f"failed: {cell.name}: {reason}")
+    sys.exit(1 if failures or refused else 0)
+
+
+if __name__ == "__main__":
+    main()

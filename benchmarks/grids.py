@@ -1,0 +1,101 @@
+"""What `benchmarks.tune` tries, on the validation split: setting -> method -> grids.
+
+At the lab scale of the comparison (`lab-cifar100-10`), every method has the same budget: four
+combinations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Grid = dict[str, list[Any]]
+
+_DLCPA = (
+    "a",
+    "b",
+    "c",
+    "d",
+    "e",
+    "mocov2",
+    "byol",
+    "simclr",
+    "vicreg",
+    "barlow",
+    "simsiam",
+    "nnclr",
+)
+_WITH_QUEUE = ("b", "c", "d", "e", "mocov2", "nnclr")
+
+
+def _dlcpa(queue_size: int, **grid: list[Any]) -> dict[str, list[Grid]]:
+    """The same grid for DLCPA with every head and for all ablations."""
+    return {
+        f"dlcpa-{name}": [{**grid, **({"queue_size": [queue_size]} if name in _WITH_QUEUE else {})}]
+        for name in _DLCPA
+    }
+
+
+def _baselines(lr: list[float], few: list[float]) -> dict[str, list[Grid]]:
+    """Baselines: four learning rates, or two with two values of what else matters."""
+    return {
+        **{name: [{"lr": lr}] for name in ("stl", "stl-me", "joint", "cumulative")},
+        "stl-me-finetuned": [{"lr": few, "finetune_lr": [0.02, 0.1]}],
+        "replay": [{"lr": lr}],
+        "icarl": [{"lr": lr}],
+        "agem": [{"lr": lr}],
+        "gem": [{"lr": few, "memory_strength": [0.0, 0.5]}],
+        "der": [{"lr": few, "alpha": [0.1, 0.5]}],
+        "der++": [{"lr": few, "alpha": [0.1, 0.5], "beta": [0.5]}],
+        "mas": [{"lr": few, "strength": [0.01, 0.1]}],
+        "si": [{"lr": few, "strength": [0.01, 0.1]}],
+        "packnet": [{"lr": few, "post_prune_share": [0.2, 0.4]}],
+    }
+
+
+GRIDS: dict[str, dict[str, list[Grid]]] = {
+    "digits": {
+        **_baselines([0.003, 0.01, 0.03, 0.1], few=[0.01, 0.03]),
+        "naive": [{"lr": [0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1]}],
+        "ewc": [{"lr": [0.003, 0.01, 0.03], "strength": [1e2, 1e4, 1e6]}],
+        "lwf": [{"lr": [0.003, 0.01, 0.03], "strength": [1.0, 3.0, 10.0]}],
+        **_dlcpa(1024, lr=[0.02, 0.05], classifier_lr=[0.05], supervised_weight=[3.0, 10.0]),
+        "dlcpa-mocov2": [
+            {
+                "lr": [0.02, 0.05],
+                "classifier_lr": [0.02, 0.05],
+                "supervised_weight": [3.0, 10.0],
+                "queue_size": [1024],
+            }
+        ],
+    },
+    "lab-cifar100": {
+        "naive": [{"lr": [0.01, 0.02, 0.05]}],
+        "ewc": [
+            {"lr": [0.02], "strength": [1.0, 10.0, 100.0]},
+            {"lr": [0.05], "strength": [0.3, 1.0]},
+        ],
+        "lwf": [{"lr": [0.02], "strength": [1.0, 3.0, 10.0]}, {"lr": [0.05], "strength": [3.0]}],
+        "dlcpa-mocov2": [
+            {"lr": [0.005, 0.01, 0.02], "classifier_lr": [0.05], "queue_size": [1024]},
+            {"lr": [0.01], "classifier_lr": [0.1], "queue_size": [1024]},
+        ],
+    },
+    "lab-cifar100-10": {
+        **_baselines([0.02, 0.05, 0.1, 0.2], few=[0.03, 0.1]),
+        "naive": [{"lr": [0.02, 0.05, 0.1, 0.2]}],
+        "ewc": [{"lr": [0.05, 0.1], "strength": [0.1, 1.0]}],
+        "lwf": [{"lr": [0.02, 0.05], "strength": [1.0, 10.0]}],
+        **_dlcpa(1024, lr=[0.01, 0.02], classifier_lr=[0.05, 0.1]),
+    },
+    # At the scale of the paper, where nothing was published: for who has a GPU.
+    **{
+        name: {
+            **_baselines([0.01, 0.03, 0.1, 0.2], few=[0.03, 0.1]),
+            "naive": [{"lr": [0.01, 0.03, 0.1, 0.2]}],
+            "ewc": [{"lr": [0.01, 0.03], "strength": [0.1, 1.0]}],
+            "lwf": [{"lr": [0.01, 0.03], "strength": [1.0, 10.0]}],
+            **_dlcpa(65_536, lr=[0.005, 0.02], classifier_lr=[0.05, 0.2]),
+        }
+        for name in ("cifar100-10", "tiny-10")
+    },
+}

@@ -1,0 +1,44 @@
+"""Memory of a method: what it carries from task to task, and the most that a run needed."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import sys
+import types
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+_SKIPPED = (types.ModuleType, type, types.FrameType, types.FunctionType, Dataset, str, bytes)
+
+
+def kept_bytes(strategy: Any) -> int:
+    """Bytes of all tensors that a strategy holds: weights, buffers, importances, teachers, ...
+
+    Data sets are left out, and with them the samples of a replay buffer, of which only references
+    are stored: those are counted in samples (`BUFFER_SIZE`).
+    """
+    seen: set[int] = set()
+    storages: dict[int, int] = {}
+    alive, stack = [], [strategy]
+    while stack:
+        node = stack.pop()
+        if id(node) in seen or isinstance(node, _SKIPPED):
+            continue
+        seen.add(id(node))
+        alive.append(node)  # so that no id is used twice
+        if isinstance(node, torch.Tensor):
+            storage = node.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+        stack.extend(gc.get_referents(node))
+    return sum(storages.values())
+
+
+def peak_bytes(device: str) -> int:
+    """The most memory that this process had so far: of the GPU, or resident on a CPU."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

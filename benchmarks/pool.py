@@ -1,0 +1,141 @@
+"""Run cells as processes, several at a time, so that one may die without the others."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from benchmarks.cells import Cell
+from benchmarks.run import ROOT, add_run_arguments
+
+POLL_SECONDS = 0.2
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """What a pool reports.
+
+    Attributes:
+        cell: Which cell.
+        learned: How many experiences it has learned.
+        ended: Whether it has ended.
+        failure: Why it failed; None: it did not.
+    """
+
+    cell: Cell
+    learned: int
+    ended: bool = False
+    failure: str | None = None
+
+
+Runner = Callable[[list[Cell]], Iterator[list[Progress]]]
+
+
+class _Process:
+    """A cell at work; its output goes to a log, which goes when all went well."""
+
+    def __init__(self, cell: Cell, folder: Path, options: list[str]):
+        self.cell = cell
+        self._log = folder / "logs" / f"{cell.name}.log"
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "benchmarks.run", *cell.words, "--out", str(folder)]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command, "--end-with-parent", *options],
+                stdin=subprocess.PIPE,  # closes when this process dies, and ends that one
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+            )
+
+    def progress(self) -> Progress:
+        """How far it is; the log of one that went well is removed."""
+        code = self._process.poll()
+        output = self._log.read_text(encoding="utf-8", errors="replace")
+        learned = [int(count) for count in re.findall(r"^learned (\d+) experiences$", output, re.M)]
+        so_far = max(learned, default=0)
+        if code is None:
+            return Progress(self.cell, so_far)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        if code == 0:
+            self._log.unlink()
+            return Progress(self.cell, so_far, ended=True)
+        last = next((line for line in reversed(output.splitlines()) if line.strip()), "no output")
+        reason = f"ended with {code}: {last.strip()} (see logs/{self._log.name})"
+        return Progress(self.cell, so_far, ended=True, failure=reason)
+
+    def stop(self) -> None:
+        """End it now."""
+        self._process.kill()
+        self._process.wait()
+
+
+def run_in_processes(
+    cells: Iterable[Cell], folder: Path, *, jobs: int, options: list[str]
+) -> Iterator[list[Progress]]:
+    """Run cells, at most ``jobs`` at a time, each in a process of its own.
+
+    Args:
+        cells: What to run, in this order.
+        folder: Where results and logs go; absolute.
+        jobs: How many at a time.
+        options: Further words for `benchmarks.run`.
+
+    Yields:
+        How far those at work are, again and again; one that has ended is in it a last time.
+    """
+    waiting, at_work = list(reversed(list(cells))), []
+    try:
+        while waiting or at_work:
+            while waiting and len(at_work) < jobs:
+                at_work.append(_Process(waiting.pop(), folder, options))
+            reports = [process.progress() for process in at_work]
+            at_work = [p for p, r in zip(at_work, reports, strict=True) if not r.ended]
+            yield reports
+            if at_work:
+                time.sleep(POLL_SECONDS)
+    finally:
+        for process in at_work:
+            process.stop()
+
+
+def add_pool_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of all that runs more than one cell."""
+    add_run_arguments(parser)
+    parser.add_argument("--jobs", type=int, default=1, help="cells at a time on this machine")
+    parser.add_argument("--ray", metavar="ADDRESS", help="of a Ray cluster, or 'local'")
+    parser.add_argument("--gpus", type=float, default=0.0, help="of Ray's GPUs a cell, e.g. 0.25")
+
+
+def pool_of(words: argparse.Namespace, folder: Path) -> Runner:
+    """What runs cells as the command line says.
+
+    Raises:
+        ValueError: Fewer than one cell at a time.
+        ImportError: Ray is asked for and missing.
+    """
+    if words.jobs < 1:
+        raise ValueError(f"Expected `--jobs` to be at least 1, got {words.jobs}.")
+    root = words.dataset_root and str(Path(words.dataset_root).absolute())
+    if words.ray is not None:
+        from benchmarks.ray_pool import run_on_ray  # Ray is an optional extra
+
+        return lambda cells: run_on_ray(
+            cells,
+            folder,
+            address=words.ray,
+            gpus=words.gpus,
+            threads=words.threads,
+            dataset_root=root,
+            device=words.device,
+        )
+    options = ["--device", words.device, "--threads", str(words.threads)]
+    options += ["--dataset-root", root] if root else []
+    return lambda cells: run_in_processes(cells, folder, jobs=words.jobs, options=options)

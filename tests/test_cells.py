@@ -1,0 +1,118 @@
+import json
+
+import pytest
+
+from benchmarks import cells
+from benchmarks.cells import Cell, check_same, grid, parse_changes, read_result
+from benchmarks.hyperparameters import hyperparameters_of
+from benchmarks.settings import SETTINGS, at_scale
+
+
+def result_of(cell):
+    setting = SETTINGS[cell.setting]
+    return {
+        "format": cells.FORMAT,
+        "hyperparameters": cell.hyperparameters,
+        "epochs": setting.epochs,
+        "batch_size": setting.batch_size,
+        "num_experiences": cell.num_experiences,
+        "views": setting.views,
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (
+            ("dlcpa-mocov", "digits"),
+            "Expected a method by name, got 'dlcpa-mocov'. Did you",
+        ),
+        (("ewc", "digit"), "Expected a setting by name, got 'digit'. Did you mean 'digits'?"),
+        (("xyz", "digits"), "got 'xyz'. There are stl, "),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(names, message):
+    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+        Cell(*names)
+
+
+def test_every_cell_of_a_grid_has_a_file_of_its_own():
+    changes = [{}, {"supervised_weight": 0.1}, {"supervised_weight": 1.0}]
+    made = grid(["dlcpa-mocov2", "naive"], ["digits", "lab-cifar100"], [0, 1], changes)
+    trials = [Cell(c.method, c.setting, c.seed, c.changes, validation=True) for c in made]
+    assert len({cell.name for cell in [*made, *trials]}) == 2 * 2 * 2 * 2 * 3
+    assert [cell.seed for cell in made] == sorted(cell.seed for cell in made)  # seed by seed
+
+
+def test_the_command_line_of_a_cell_gives_the_cell_again():
+    cell = Cell("ewc", "digits", 3, (("lr", 0.01), ("ssl", "mocov2")), validation=True)
+    words = cell.words
+    changes = parse_changes([word[6:] for word in words if word.startswith("--set=")])
+    assert tuple(sorted(changes.items())) == cell.changes
+    assert words[:6] == ["--method", "ewc", "--setting", "digits", "--seed", "3"]
+    assert "--validation" in words
+
+
+@pytest.mark.parametrize("word", ["lr", "=0.1", "lr="])
+def test_a_change_without_name_or_value_is_refused(word):
+    with pytest.raises(ValueError, match=f"Expected changes such as .*got '{word}'"):
+        parse_changes([word])
+
+
+def test_changes_come_on_top_of_the_chosen_hyperparameters():
+    chosen = hyperparameters_of("dlcpa-mocov2", "digits")
+    changed = Cell("dlcpa-mocov2", "digits", changes=(("lr", 9.0),)).hyperparameters
+    assert changed == {**chosen, "lr": 9.0}
+    trial = Cell("dlcpa-mocov2", "digits", changes=(("lr", 9.0),), validation=True)
+    assert trial.hyperparameters == {"lr": 9.0}
+
+
+def test_a_setting_takes_the_hyperparameters_of_that_on_which_it_was_tuned():
+    assert SETTINGS["cifar100-20"].tuned_on == "cifar100-10"
+    for method in ("dlcpa-mocov2", "gem"):
+        of_20 = hyperparameters_of(method, "cifar100-20")
+        assert of_20 == hyperparameters_of(method, "cifar100-10")
+    assert hyperparameters_of("dlcpa-mocov2", "tiny-25")["lr"] == 0.02  # the paper's table
+
+
+def test_hyperparameters_that_nobody_chose_are_asked_for():
+    message = "none, published or chosen: run `python -m benchmarks.tune --setting cifar100-10 --me"
+    with pytest.raises(ValueError, match=message):
+        hyperparameters_of("ewc", "cifar100-20")
+
+
+@pytest.mark.parametrize("scale", ["paper", "lab", "digits"])
+def test_every_setting_has_a_twin_at_every_scale(scale):
+    for name in SETTINGS:
+        if not name.startswith(("lab", "digits")):
+            twin = SETTINGS[at_scale(name, scale)]
+            assert (twin.num_experiences == SETTINGS[name].num_experiences) or scale == "digits"
+    with pytest.raises(ValueError, match="Expected `scale` to be one of paper, lab, digits, got"):
+        at_scale("tiny-10", "pocket")
+
+
+def test_a_result_cut_short_is_told_from_one_of_another_version(tmp_path):
+    cell = Cell("naive", "digits")
+    path = cells.result_path(cell, tmp_path)
+    text = json.dumps(result_of(cell))
+    path.write_text(text)
+    assert read_result(path) == result_of(cell)
+    path.write_text(text[: len(text) // 2])
+    with pytest.raises(ValueError, match=r"digits_naive_seed0.json to hold a whole result"):
+        read_result(path)
+    path.write_text(json.dumps({**result_of(cell), "format": 1}))
+    with pytest.raises(ValueError, match="to have format 2, got 1: it is of another version"):
+        read_result(path)
+    path.write_text("[]")
+    with pytest.raises(ValueError, match="to have format 2, got None"):
+        read_result(path)
+
+
+@pytest.mark.parametrize(
+    "name", ["hyperparameters", "epochs", "batch_size", "num_experiences", "views"]
+)
+def test_a_result_of_other_settings_is_not_taken_for_that_of_a_cell(name):
+    cell = Cell("naive", "digits")
+    check_same(result_of(cell), cell)
+    with pytest.raises(ValueError, match=f"Expected digits_naive_seed0.json to have {name} "):
+        check_same({**result_of(cell), name: "other"}, cell)

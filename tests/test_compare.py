@@ -1,0 +1,179 @@
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks import compare
+from benchmarks.cells import Cell, grid, read_result, result_path
+from benchmarks.experiments import EXPERIMENTS
+from benchmarks.live import run_grid
+from benchmarks.pool import run_in_processes
+
+ROOT = Path(__file__).parents[1]
+TWIN = "digits-cifar100-5"  # two tasks, a second a cell
+GRID = grid(["naive", "ewc"], [TWIN], range(6))
+COMMAND = [
+    *(sys.executable, "-W", "ignore", "-m", "benchmarks.compare"),
+    *("--methods", "naive", "ewc", "--settings", TWIN, "--seeds", *map(str, range(6))),
+    *("--jobs", "2", "--out"),
+]
+
+
+def call(*words, **options):
+    return subprocess.run(
+        [*COMMAND[:5], *map(str, words)], cwd=ROOT, capture_output=True, text=True, **options
+    )
+
+
+def numbers(folder):
+    """Of all results: what does not depend on time and place."""
+    results = {path.name: read_result(path) for path in folder.glob("*.json")}
+    return {name: (r["class_il"], r["task_il"]) for name, r in results.items()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    list(run_in_processes(GRID, folder, jobs=2, options=[]))
+    return numbers(folder)
+
+
+def test_a_grid_killed_three_times_ends_with_the_results_of_an_undisturbed_one(
+    undisturbed, tmp_path
+):
+    generator = random.Random(0)
+    for _ in range(3):
+        process = subprocess.Popen(
+            [*COMMAND, tmp_path], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+        wait_for_a_cell(tmp_path, process)
+        time.sleep(generator.uniform(0, 3))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        wait_for_orphans(tmp_path)
+    assert 0 < len(numbers(tmp_path)) < len(GRID)
+    assert call(*COMMAND[5:], tmp_path).returncode == 0
+    assert numbers(tmp_path) == undisturbed
+    assert len(undisturbed) == 12
+    assert [p.name for p in tmp_path.iterdir() if p.suffix != ".json"] in ([], ["logs"])
+
+
+def wait_for_a_cell(folder, process):
+    """Until the process has added a result."""
+    before = len(list(folder.glob("*.json")))
+    while len(list(folder.glob("*.json"))) == before:
+        assert process.poll() is None
+        time.sleep(0.05)
+
+
+def wait_for_orphans(folder):
+    """Until no process works for this folder any more: they end with the one that started them."""
+    deadline = time.monotonic() + 20
+    while at_work(folder):
+        assert time.monotonic() < deadline, "cells outlive the comparison that started them"
+        time.sleep(0.1)
+
+
+def at_work(folder):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:  # it has just ended
+            continue
+        if b"benchmarks.run" in words and os.fsencode(folder) in words:
+            found.append(int(path.parent.name))
+    return found
+
+
+def test_what_is_there_is_not_run_again_and_what_is_not_sound_is_left_alone(tmp_path, capsys):
+    cells = grid(["naive"], [TWIN], range(4))
+    good, short, old, other = (result_path(cell, tmp_path) for cell in cells)
+    list(run_in_processes(cells[:1], tmp_path, jobs=1, options=[]))
+    text = good.read_text()
+    short.write_text(text[:100])
+    old.write_text(json.dumps({**json.loads(text), "format": 1}))
+    other.write_text(json.dumps({**json.loads(text), "epochs": 99}))
+    before = {path: path.read_bytes() for path in (good, short, old, other)}
+    answer = call(
+        "--methods", "naive", "--settings", TWIN, "--seeds", 0, 1, 2, 3, "--out", tmp_path
+    )
+    assert {path: path.read_bytes() for path in before} == before
+    assert answer.returncode == 1
+    assert "4 cells: 1 are there, 0 to run" in answer.stdout
+    assert (
+        f"skipped: {cells[1].name}: Expected {short.name} to hold a whole result" in answer.stdout
+    )
+    assert "to have format 2, got 1" in answer.stdout
+    assert "to have epochs 2, got 99" in answer.stdout
+
+
+def test_a_cell_that_fails_is_reported_with_its_reason_and_stops_no_other(tmp_path, capsys):
+    bad = Cell("ewc", TWIN, 0, (("lr", 1e30),))
+    good = Cell("naive", TWIN, 0)
+    ended = []
+    failures = run_grid(
+        [bad, good],
+        lambda cells: run_in_processes(cells, tmp_path, jobs=1, options=[]),
+        on_end=lambda cell, failure: ended.append((cell, failure is None)),
+    )
+    assert ended == [(bad, False), (good, True)]
+    assert list(failures) == [bad]
+    assert "NonFiniteLossError: Expected finite weights after 1 experiences" in failures[bad]
+    assert [p.name for p in tmp_path.glob("*.json")] == [f"{good.name}.json"]
+    assert [p.name for p in (tmp_path / "logs").iterdir()] == [f"{bad.name}.log"]
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path):
+    process = subprocess.Popen([*COMMAND, tmp_path], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    wait_for_a_cell(tmp_path, process)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    left = len(GRID) - len(numbers(tmp_path))
+    assert process.returncode == 1
+    assert f"stopped with {left} cells left; the same command goes on" in said
+    assert not at_work(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--methods", "ewk", "--settings", "digits"], "got 'ewk'. Did you mean 'ewc'?"),
+        (["--methods", "ewc", "--settings", "digitz"], "got 'digitz'. Did you mean 'digits'?"),
+        (["tabel4"], "Expected a table or figure by name, got 'tabel4'. Did you mean 'table4'?"),
+        (["table4", "--methods", "ewc"], "Expected a method by name, got 'ewc'. There are dlcpa-a"),
+        ([], "Expected a table or figure, or --methods and --settings, got neither. There are tab"),
+        (["table4", "--jobs", "0"], "Expected `--jobs` to be at least 1, got 0"),
+    ],
+)
+def test_an_unknown_word_is_refused_before_anything_runs(
+    words, message, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(sys, "argv", ["compare", *words, "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as end:
+        compare.main()
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_data_that_are_missing_are_named_with_their_place(tmp_path):
+    words = ["--methods", "dlcpa-mocov2", "--settings", "cifar100-10", "--seeds", 0]
+    answer = call(*words, "--dataset-root", tmp_path / "nowhere", "--out", tmp_path / "out")
+    assert answer.returncode == 1
+    assert "lacks cifar-100-python/train" in answer.stdout
+    assert str(tmp_path / "nowhere") in answer.stdout
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_table_and_figure_has_cells_at_every_scale(name):
+    counts = {scale: len(EXPERIMENTS[name].cells(scale, [0, 1])) for scale in ("paper", "lab")}
+    assert counts["paper"] == counts["lab"] > 0
+    assert len(EXPERIMENTS[name].cells("digits", [0])) * 2 == counts["paper"]

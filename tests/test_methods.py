@@ -1,0 +1,160 @@
+import numpy as np
+import pytest
+import torch
+from avalanche.training.determinism.rng_manager import RNGManager
+from avalanche.training.plugins import EvaluationPlugin
+
+from avalanche_dlcpa.self_supervised import HEADS
+from benchmarks.cells import Cell
+from benchmarks.grids import GRIDS
+from benchmarks.hyperparameters import PUBLISHED
+from benchmarks.methods import BUFFER_SIZE, METHODS
+from benchmarks.networks import ThreeLayerCNN, packnet_network
+from benchmarks.run import run_cell
+from benchmarks.settings import SETTINGS
+
+TWIN = "digits-cifar100-10"
+NUM_TASKS = SETTINGS[TWIN].num_experiences
+
+
+def first_of(method):
+    """A trial of the first combination of its grid."""
+    grid = GRIDS["digits"][method][0]
+    values = {name: choices[0] for name, choices in grid.items()}
+    return Cell(method, TWIN, 0, tuple(sorted(values.items())), validation=True)
+
+
+def trained(method, *, setting=TWIN, train_epochs=2, **changes):
+    """The strategy of a method after the whole stream of a digits setting."""
+    plan, chosen = SETTINGS[setting], METHODS[method]
+    stream = plan.make_stream(task_labels=chosen.needs_task_labels)
+    RNGManager.set_random_seeds(0)
+    strategy = chosen.build(
+        ThreeLayerCNN(width=8),
+        setting=plan,
+        **{**dict(first_of(method).changes), **changes},
+        **({"views": plan.make_views()} if chosen.draws_views else {}),
+        train_mb_size=32,
+        train_epochs=train_epochs,
+        eval_mb_size=256,
+        evaluator=EvaluationPlugin(),
+    )
+    for experience in stream.train_stream:
+        strategy.train(experience, eval_streams=[])
+    return strategy
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_learns_and_is_judged_in_its_scenarios(method):
+    result = run_cell(first_of(method))
+    task_il = np.array(result["task_il"]["accuracy_matrix"], dtype=float)
+    class_il = np.array(result["class_il"]["accuracy_matrix"], dtype=float)
+    assert np.isfinite(task_il[-1]).all()
+    assert np.isnan(class_il).all() == METHODS[method].needs_task_labels
+    assert np.isnan(task_il[:-1]).all() == METHODS[method].learns_at_once
+    assert result["memory"]["kept_bytes"] > 0
+
+
+@pytest.mark.parametrize("method", ["gem", "agem", "der", "der++", "replay", "icarl"])
+def test_a_buffer_is_filled_with_500_samples_and_no_more(method):
+    kept = samples_kept(trained(method, setting="digits", train_epochs=1))
+    assert 0.9 * BUFFER_SIZE <= kept <= BUFFER_SIZE
+
+
+def samples_kept(strategy):
+    """How many samples of the stream the plugins keep."""
+    kept = 0
+    for plugin in strategy.plugins:
+        if hasattr(plugin, "memory_x"):
+            kept += sum(len(x) for x in plugin.memory_x.values())  # GEM
+        elif hasattr(plugin, "buffers"):
+            kept += sum(len(buffer) for buffer in plugin.buffers)  # AGEM
+        elif hasattr(plugin, "storage_policy"):
+            kept += len(plugin.storage_policy.buffer)  # Replay
+        elif hasattr(plugin, "x_memory"):
+            kept += sum(len(x) for x in plugin.x_memory)  # iCaRL
+    if hasattr(strategy, "storage_policy"):
+        kept += len(strategy.storage_policy.buffer)  # DER
+    return kept
+
+
+def test_stl_never_forgets_and_stl_me_keeps_one_extractor():
+    result = run_cell(first_of("stl"))
+    assert result["task_il"]["BWT"] == 0.0
+    own, mean = (sum(p.numel() for p in trained(m).model.parameters()) for m in ("stl", "stl-me"))
+    features = sum(p.numel() for p in ThreeLayerCNN(width=8).features.parameters())
+    assert own - mean >= (NUM_TASKS - 2) * features
+
+
+def test_packnet_gives_every_task_the_same_share_of_the_weights():
+    strategy = trained("packnet")
+    for name, module in strategy.model.named_modules():
+        if hasattr(module, "task_index"):
+            counts = torch.bincount(module.task_index.flatten().int(), minlength=NUM_TASKS)
+            shares = counts[:NUM_TASKS] / counts.sum()
+            assert shares.tolist() == pytest.approx([1 / NUM_TASKS] * NUM_TASKS, abs=0.03), name
+
+
+def test_packnet_networks_have_no_statistics_that_move():
+    model = packnet_network(ThreeLayerCNN(width=8))
+    assert not any(isinstance(m, torch.nn.BatchNorm2d) for m in model.modules())
+    assert not list(model.buffers()) or all("running" not in n for n, _ in model.named_buffers())
+    images = torch.randn(4, 1, 8, 8)
+    task = torch.zeros(4, dtype=torch.int64)
+    assert torch.equal(model(images, task), model.train()(images, task))
+
+
+def test_an_ablation_differs_from_dlcpa_by_what_it_says():
+    full = trained("dlcpa-mocov2")
+    assert (full.plastic_classifier, full.classifier_features) == ("aligned", "stable")
+    assert trained("dlcpa-a").ssl is None
+    assert trained("dlcpa-b").plastic_classifier == "temporary"
+    assert trained("dlcpa-e").classifier_features == "plastic"
+    copied = trained("dlcpa-d").model
+    pairs = zip(copied.plastic.parameters(), copied.stable.parameters(), strict=True)
+    assert all(torch.equal(plastic, stable) for plastic, stable in pairs)
+    ema = trained("dlcpa-c").model
+    moved = [
+        (plastic - stable).abs().max()
+        for plastic, stable in zip(ema.plastic.parameters(), ema.stable.parameters(), strict=True)
+    ]
+    assert max(moved) > 1e-3  # 0.999 a step lags behind after a few dozen steps
+
+
+def test_si_is_more_than_naive_on_a_cpu():
+    naive, si = trained("naive", lr=0.01), trained("si", lr=0.01, strength=1.0)
+    pairs = zip(naive.model.parameters(), si.model.parameters(), strict=True)
+    assert any(not torch.equal(plain, held) for plain, held in pairs)
+    plugin = next(p for p in si.plugins if hasattr(p, "ewc_data"))
+    assert max(float(entry.data.max()) for entry in plugin.ewc_data[1].values()) > 0
+
+
+def test_every_head_has_a_method():
+    assert {f"dlcpa-{name}" for name in HEADS} <= METHODS.keys()
+
+
+def test_a_baseline_can_be_given_the_self_supervised_loss():
+    plain = first_of("naive")
+    with_ssl = Cell("naive", TWIN, 0, (*plain.changes, ("ssl", "simclr")), validation=True)
+    results = [run_cell(cell) for cell in (plain, with_ssl)]
+    assert results[1]["hyperparameters"]["ssl"] == "simclr"
+    assert results[0]["task_il"] != results[1]["task_il"]
+
+
+def test_every_grid_has_all_hyperparameters_of_its_method():
+    budgets = {}
+    for setting, grids in GRIDS.items():
+        for method, of_method in grids.items():
+            assert method in METHODS
+            sizes = [int(np.prod([len(choices) for choices in g.values()])) for g in of_method]
+            budgets.setdefault(setting, set()).add(sum(sizes))
+    assert budgets["lab-cifar100-10"] == {4}  # the same budget for every method
+    assert set(GRIDS["lab-cifar100-10"]) == set(METHODS)
+
+
+def test_published_hyperparameters_are_those_of_the_paper():
+    cifar100, tiny = PUBLISHED["cifar100-10"], PUBLISHED["tiny-10"]
+    assert (cifar100["dlcpa-byol"]["lr"], tiny["dlcpa-byol"]["lr"]) == (0.005, 0.02)
+    assert {v["supervised_weight"] for v in (cifar100["dlcpa-a"], tiny["dlcpa-e"])} == {10.0}
+    assert cifar100["der++"] == {"lr": 0.03, "alpha": 0.1, "beta": 0.5}
+    assert (cifar100["gem"]["lr"], tiny["gem"]["lr"]) == (0.03, 0.05)
