@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.model_head import detach_head
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
+from avalanche_dlcpa.single_task_model import SingleTaskModel
 from avalanche_dlcpa.views import PaperViews, checked_views
 
 
@@ -172,8 +173,11 @@ class _SharedFeatures:
         twin = copy.deepcopy(model, memo=shared)
         self._twins = list(zip(model.modules(), twin.modules(), strict=True))
         self.model = model
-        self.module, start = detach_head(twin, head)
-        self.num_features = start.in_features
+        if isinstance(twin, SingleTaskModel):  # its head is taken out already
+            self.module, self.num_features = twin.extractor, twin.num_features
+        else:
+            self.module, start = detach_head(twin, head)
+            self.num_features = start.in_features
 
     def follow_modes_(self) -> None:
         """Take over the training mode of each module, as some may be frozen."""

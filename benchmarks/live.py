@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +33,8 @@ def run_grid(
     failures = {}
     learned = dict.fromkeys(cells, 0)
     total = sum(cell.num_experiences for cell in cells)
-    with tqdm(total=total, unit="task", bar_format=_BAR, mininterval=1.0) as bar:
+    seconds = 1.0 if sys.stderr.isatty() else 60.0  # between lines of a log
+    with tqdm(total=total, bar_format=_BAR, mininterval=seconds, dynamic_ncols=True) as bar:
         for reports in run(cells):
             for report in reports:
                 cell = report.cell

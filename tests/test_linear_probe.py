@@ -145,11 +145,6 @@ def test_the_numbers_of_a_run_are_those_of_its_extractors(result):
     assert all(not torch.equal(a, b) for a, b in itertools.pairwise(vectors))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=ValueError,
-    reason="SelfSupervisedLossPlugin refuses the SingleTaskModel, whose head is taken out already",
-)
 def test_the_self_supervised_loss_changes_what_is_learned():
     words = {"seed": 1, "dataset_root": None, "device": "cpu", "num_experiences": 1, "lr": 0.02}
     short = dataclasses.replace(DIGITS, epochs=1)
