@@ -11,11 +11,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from numpy.typing import ArrayLike
 
 from avalanche_dlcpa.accuracy_matrix import check_accuracy_matrix, check_fractions
 
-__all__ = ["plot_accuracy_matrix", "plot_accuracy_over_experiences"]
+__all__ = [
+    "plot_accuracy_matrix",
+    "plot_accuracy_over_experiences",
+    "plot_task_accuracies_over_experiences",
+]
 
 # Okabe and Ito's colours, which colour-blind readers tell apart, less yellow: too pale for a line.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -65,6 +70,7 @@ def plot_accuracy_matrix(
 def plot_accuracy_over_experiences(
     curves: Mapping[str, ArrayLike],
     *,
+    deviations: Mapping[str, ArrayLike] | None = None,
     ax: Axes | None = None,
     ylabel: str = "mean accuracy over the tasks learned (%)",
 ) -> Axes:
@@ -73,6 +79,8 @@ def plot_accuracy_over_experiences(
     Args:
         curves: For every method its curve, shape (T,), fractions, such as
             `accuracy_over_experiences` gives. T may differ; NaN leaves a gap.
+        deviations: Half the height of a band around a curve, by method, shape (T,), fractions:
+            say, the standard deviation over seeds. A method that is left out has no band.
         ax: Where to draw. None makes a new figure. The legend stands to the right of the axes,
             so that it covers no data; save with `bbox_inches="tight"` where it does not fit.
         ylabel: Label of the y axis.
@@ -82,7 +90,7 @@ def plot_accuracy_over_experiences(
 
     Raises:
         ValueError: If there is no curve, or one is not of shape (T,) or has other values than
-            fractions.
+            fractions; or if a deviation belongs to no curve, or is not of its shape.
 
     Example:
         >>> ax = plot_accuracy_over_experiences({"DLCPA": [0.9, 0.75], "EWC": [0.9, 0.5]})
@@ -92,15 +100,72 @@ def plot_accuracy_over_experiences(
     if not curves:
         raise ValueError(f"Expected `curves` to be at least one curve, got {curves}.")
     percents = {name: 100 * _check_curve(name, curve) for name, curve in curves.items()}
+    widths = _check_deviations(deviations or {}, percents)
     if ax is None:
         ax = _new_axes(width=6.8, height=3.6)
     for i, (name, percent) in enumerate(percents.items()):
-        ax.plot(np.arange(1, len(percent) + 1), percent, label=name, **_line_look(i))
+        learned = np.arange(1, len(percent) + 1)
+        (line,) = ax.plot(learned, percent, label=name, **_line_look(i))
+        if name in widths:
+            low, high = percent - widths[name], percent + widths[name]
+            ax.fill_between(learned, low, high, color=line.get_color(), alpha=0.15, lw=0, zorder=1)
     longest = max(len(percent) for percent in percents.values())
     ax.set_xticks(range(1, longest + 1, -(-longest // 20)))  # at most 20 labels stay readable
     ax.set(xlabel="number of experiences learned", ylabel=ylabel)
     ax.grid(alpha=0.3)
     ax.legend(loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0, handlelength=3)
+    return ax
+
+
+def plot_task_accuracies_over_experiences(
+    accuracies: ArrayLike, *, ax: Axes | None = None, title: str | None = None
+) -> Axes:
+    """Draw one line a task: its accuracy in percent from when it was learned to the end.
+
+    A number at the beginning of each line says which task it is.
+
+    Args:
+        accuracies: The accuracy matrix R, shape (T, T), fractions; NaN leaves a gap.
+        ax: Where to draw. None makes a new figure. No legend is drawn.
+        title: Title of the axes.
+
+    Returns:
+        The axes, lines "task 1" to "task T".
+
+    Raises:
+        ValueError: If `accuracies` is no accuracy matrix.
+
+    Example:
+        >>> ax = plot_task_accuracies_over_experiences([[0.9, float("nan")], [0.7, 0.8]])
+        >>> [line.get_xdata().tolist() for line in ax.lines]
+        [[1, 2], [2]]
+    """
+    percent = 100 * check_accuracy_matrix(accuracies)
+    num_tasks = len(percent)
+    if ax is None:
+        ax = _new_axes(width=3.2 + 0.16 * num_tasks, height=3.6)
+    for task in range(num_tasks):
+        learned, drawn = np.arange(task + 1, num_tasks + 1), percent[task:, task]
+        label, look = f"task {task + 1}", {**_line_look(task), "markersize": 3.5}
+        (line,) = ax.plot(learned, drawn, label=label, linewidth=1.2, **look)
+        if not np.isnan(drawn[0]):
+            ax.annotate(
+                str(task + 1),
+                (task + 1, drawn[0]),
+                xytext=(0, 4),
+                textcoords="offset points",
+                ha="center",
+                fontsize=8,
+                color=line.get_color(),
+                path_effects=[withStroke(linewidth=2, foreground="white")],
+                zorder=4,  # above the lines
+            )
+    ax.set_xticks(range(1, num_tasks + 1, -(-num_tasks // 10)))
+    ax.margins(y=0.1)  # room for the numbers
+    ax.set(xlabel="number of experiences learned", ylabel="accuracy of each task (%)")
+    ax.grid(alpha=0.3)
+    if title is not None:
+        ax.set_title(title)
     return ax
 
 
@@ -153,3 +218,20 @@ def _check_curve(name: str, curve: ArrayLike) -> np.ndarray:
             "average over seeds first."
         )
     return fractions
+
+
+def _check_deviations(
+    deviations: Mapping[str, ArrayLike], percents: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The deviations in percent, by the name of their curve."""
+    widths = {}
+    for name, deviation in deviations.items():
+        width = 100 * check_fractions(deviation, name=f"deviations[{name!r}]")
+        if name not in percents or width.shape != percents[name].shape:
+            wanted = percents[name].shape if name in percents else "of a curve"
+            raise ValueError(
+                f"Expected `deviations[{name!r}]` to be {wanted}, as the curve of this name is, "
+                f"got {width.shape}."
+            )
+        widths[name] = width
+    return widths

@@ -15,17 +15,22 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from benchmarks.methods import METHODS
-from benchmarks.report import text_table, write_report
-from benchmarks.run import run_cell, save_result
+from benchmarks.cells import grid, result_path
+from benchmarks.experiments import title_of
+from benchmarks.markup import as_text
+from benchmarks.report import make_sections, write_report
+from benchmarks.run import run_cell, save_json
 from benchmarks.settings import SETTINGS
+from benchmarks.tables import comparison_table
+
+METHODS = ("naive", "ewc", "lwf", "dlcpa-mocov2")
 
 
 def main() -> None:
-    """Run all methods of a setting and report them."""
+    """Run the methods in a setting and report them."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--out", type=Path, default=Path("demo-results"))
-    parser.add_argument("--setting", default="digits", choices=SETTINGS)
+    parser.add_argument("--setting", default="digits", choices=SETTINGS, metavar="NAME")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dataset-root", help="folder of data already on disk")
     parser.add_argument(
@@ -37,24 +42,23 @@ def main() -> None:
 
     torch.set_num_threads(words.threads)
     results, paths = [], []
-    steps = len(METHODS) * SETTINGS[words.setting].num_experiences
+    setting = SETTINGS[words.setting]
     with tqdm(
-        total=steps, unit="task", bar_format="{desc:<18}{bar:30} {n}/{total} tasks, {elapsed}"
+        total=len(METHODS) * setting.num_experiences,
+        unit="task",
+        bar_format="{desc:<18}{bar:30} {n}/{total} tasks, {elapsed}",
     ) as bar:
-        for method, entry in METHODS.items():
-            bar.set_description_str(entry.title)
+        for cell in grid(METHODS, [words.setting], [words.seed]):
+            bar.set_description_str(title_of(cell.method))
             result = run_cell(
-                method,
-                words.setting,
-                words.seed,
-                dataset_root=words.dataset_root,
-                on_experience=lambda _: bar.update(),
+                cell, dataset_root=words.dataset_root, on_experience=lambda _: bar.update()
             )
             results.append(result)
-            paths.append(save_result(result, words.out))
-    paths += write_report(results, words.out)
-    print(f"\n{SETTINGS[words.setting].title}, seed {words.seed}; accuracies in percent\n")
-    print(text_table(results))
+            paths.append(save_json(result, result_path(cell, words.out)))
+    sections = make_sections(results, words.out, setting=words.setting)
+    paths += write_report(sections, {}, words.out)
+    print(f"\n{setting.title}, seed {words.seed}; accuracies in percent\n")
+    print(as_text(comparison_table(results)))
     print("\nwrote")
     for path in paths:
         print(f"  {path}")

@@ -1,222 +1,225 @@
 """From the JSONs of `run` to tables, figures and one self-contained HTML page; never trains.
 
-python -m benchmarks.report demo-results
+    python -m benchmarks.report results
+    python -m benchmarks.report results --experiment table4 --scale lab --latex
+
+Shows every table and figure of the paper for which results are there, then every setting.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
-import html
 import json
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from matplotlib.figure import Figure
-
-from avalanche_dlcpa.plots import plot_accuracy_matrix, plot_accuracy_over_experiences
-from benchmarks.methods import METHODS
-from benchmarks.settings import SETTINGS
-
-Result = dict[str, Any]
-
-COLUMNS = (
-    "method",
-    "Class-IL ACC",
-    "Task-IL ACC",
-    "Class-IL BWT",
-    "Task-IL BWT",
-    "seconds",
+from benchmarks.cells import Result
+from benchmarks.experiments import EXPERIMENTS
+from benchmarks.figures import (
+    Picture,
+    experiment_pictures,
+    method_picture,
+    setting_pictures,
 )
-SCENARIOS = {"class_il": "Class-IL", "task_il": "Task-IL"}
+from benchmarks.loading import by_method, in_order, load_results, provenance
+from benchmarks.markup import as_latex, as_markdown, as_text
+from benchmarks.methods import METHODS
+from benchmarks.names import expect_known
+from benchmarks.page import Section, write_page
+from benchmarks.settings import SCALES, SETTINGS
+from benchmarks.tables import comparison_table, experiment_table, results_of
 
 
-def load_results(folder: Path, setting: str | None = None) -> list[Result]:
-    """Results of a folder in the order of `METHODS`, of one setting or of all."""
-    results = [json.loads(path.read_text()) for path in sorted(folder.glob("*_seed*.json"))]
-    order = {method: index for index, method in enumerate(METHODS)}
-    chosen = [r for r in results if setting in (None, r["setting"])]
-    return sorted(chosen, key=lambda r: (order[r["method"]], r["seed"]))
-
-
-def rows(results: Iterable[Result]) -> list[tuple[str, ...]]:
-    """The cells of `COLUMNS` for each result, accuracies in percent, training time in seconds."""
-    return [
-        (
-            METHODS[r["method"]].title,
-            *(
-                f"{100 * r[scenario][name]:.2f}"
-                for name in ("ACC", "BWT")
-                for scenario in SCENARIOS
-            ),
-            f"{r['training_seconds']:.0f}",
-        )
-        for r in results
-    ]
-
-
-def _percent(fraction: float) -> str:
-    return f"{round(100 * fraction, 2) + 0.0:.2f}"  # adding 0 turns -0.0 into 0.0
-
-
-def text_table(results: Iterable[Result]) -> str:
-    """The table for a terminal."""
-    lines = [COLUMNS, *rows(results)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    )
-
-
-def markdown_table(results: Iterable[Result]) -> str:
-    """The table for a README."""
-    lines = [COLUMNS, ("---", *["---:"] * (len(COLUMNS) - 1)), *rows(results)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def write_figures(results: list[Result], folder: Path) -> list[Path]:
-    """Draw the accuracy matrices of each result and the accuracies over experiences, as PNG.
+def make_sections(
+    results: Sequence[Result],
+    folder: Path,
+    *,
+    experiment: str | None = None,
+    scale: str | None = None,
+    setting: str | None = None,
+) -> list[Section]:
+    """Make tables and draw figures.
 
     Args:
-        results: Of one setting and one seed.
-        folder: Where the figures go.
-
-    Returns:
-        The paths: first the curves, then one a result.
-    """
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
-    for axes, (scenario, title) in zip(figure.subplots(1, 2), SCENARIOS.items(), strict=True):
-        plot_accuracy_over_experiences(_curves(results, scenario), ax=axes)
-        axes.set_title(title)
-        axes.set_ylim(0, 102)
-        axes.get_legend().remove()
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), handlelength=3)
-    paths = [_save(figure, folder / "accuracy_over_experiences.png")]
-    for result in results:
-        matrices = [_matrix(result, scenario) for scenario in SCENARIOS]
-        size = 1.6 + 0.55 * len(matrices[0])
-        figure = Figure(figsize=(2 * size + 2, size + 0.6), layout="constrained")
-        for axes, matrix, title in zip(
-            figure.subplots(1, 2), matrices, SCENARIOS.values(), strict=True
-        ):
-            plot_accuracy_matrix(matrix, ax=axes, title=title)
-        figure.suptitle(METHODS[result["method"]].title)
-        paths.append(_save(figure, folder / f"accuracy_matrix_{result['method']}.png"))
-    return paths
-
-
-def _curves(results: list[Result], scenario: str) -> dict[str, list[float]]:
-    return {METHODS[r["method"]].title: r[scenario]["accuracy_over_experiences"] for r in results}
-
-
-def _matrix(result: Result, scenario: str) -> np.ndarray:
-    return np.array(result[scenario]["accuracy_matrix"], dtype=float)
-
-
-def _save(figure: Figure, path: Path) -> Path:
-    figure.savefig(path, dpi=110)
-    return path
-
-
-def write_page(results: list[Result], figures: list[Path], path: Path) -> Path:
-    """Write one HTML page that holds everything, pictures included, and return its path."""
-    first = results[0]
-    title = SETTINGS[first["setting"]].title
-    curves, *matrices = figures
-    details = "\n".join(
-        f"<section><h2>{_text(METHODS[r['method']].title)}</h2>{_picture(figure)}"
-        f"<details><summary>Settings and accuracies</summary><pre>"
-        f"{_text(json.dumps(r, indent=1))}</pre></details></section>"
-        for r, figure in zip(results, matrices, strict=True)
-    )
-    path.write_text(
-        _PAGE.format(
-            title=_text(title),
-            facts=_text(
-                f"Seed {first['seed']}, {first['num_experiences']} experiences, {first['epochs']} "
-                f"epochs each, batches of {first['batch_size']}. Accuracies in percent on "
-                f"{first['judged_on'].replace('_', ' ')}, training time in seconds."
-            ),
-            table=_html_table(results),
-            curves=_picture(curves),
-            details=details,
-            provenance=_text(json.dumps(first["provenance"], indent=1)),
-        ),
-        encoding="utf-8",
-    )
-    return path
-
-
-def _text(value: str) -> str:
-    return html.escape(value)
-
-
-def _picture(path: Path) -> str:
-    data = base64.b64encode(path.read_bytes()).decode()
-    return f'<img alt="{_text(path.stem.replace("_", " "))}" src="data:image/png;base64,{data}">'
-
-
-def _html_table(results: list[Result]) -> str:
-    head = "".join(f"<th>{_text(name)}</th>" for name in COLUMNS)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>"
-        for row in rows(results)
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
-  background: #fff; color: #1a1a1a; }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: .3rem .8rem; text-align: right; border-bottom: 1px solid #8886; }}
-th:first-child, td:first-child {{ text-align: left; }}
-img {{ max-width: 100%; background: #fff; border-radius: 6px; margin: .5rem 0; }}
-pre {{ overflow-x: auto; font-size: .85rem; }}
-@media (prefers-color-scheme: dark) {{ body {{ background: #16181c; color: #e6e6e6; }} }}
-</style></head><body>
-<h1>{title}</h1><p>{facts}</p>
-{table}
-{curves}
-{details}
-<h2>Provenance</h2><pre>{provenance}</pre>
-</body></html>
-"""
-
-
-def write_report(results: list[Result], folder: Path) -> list[Path]:
-    """Write figures and page beside the results; the page comes last in the returned paths.
+        results: Of any tables, figures and settings.
+        folder: Of the results; the figures go into its folder ``figures``.
+        experiment: Only this table or figure; None: all, then all settings.
+        scale: Only "paper", "lab" or "digits"; None: all.
+        setting: Only results of this setting, and, if no experiment is named, the setting alone.
 
     Raises:
-        ValueError: No results.
+        ValueError: An unknown name, or no results for it.
     """
-    if not results:
-        raise ValueError(f"Expected results in {folder.name}/, got none: run benchmarks.run first.")
-    figures = write_figures(results, folder)
-    return [*figures, write_page(results, figures, folder / "report.html")]
+    if experiment is not None:
+        expect_known("table or figure", experiment, EXPERIMENTS)
+    if setting is not None:
+        expect_known("setting", setting, SETTINGS)
+        results = [result for result in results if result["setting"] == setting]
+    scales = SCALES if scale is None else [expect_known("scale", scale, SCALES)]
+    sections = []
+    if experiment is not None or setting is None:
+        for name in EXPERIMENTS if experiment is None else [experiment]:
+            for one in scales:
+                chosen = in_order(results_of(name, one, results))
+                if chosen:
+                    sections.append(_experiment_section(name, one, chosen, folder))
+    if experiment is None:
+        for name in SETTINGS:
+            chosen = [r for r in results if r["setting"] == name and r["method"] in METHODS]
+            if chosen and _scale_of(name) in scales:
+                sections.append(_setting_section(name, in_order(chosen), folder))
+    if not sections:
+        wanted = ", ".join(name for name in (experiment, scale, setting) if name is not None)
+        first = f"compare {experiment}" if experiment is not None else "run"
+        raise ValueError(
+            f"Expected results{f' of {wanted}' if wanted else ''} in {folder.name}/, got none: run "
+            f"benchmarks.{first} first."
+        )
+    return sections
+
+
+def _experiment_section(name: str, scale: str, results: list[Result], folder: Path) -> Section:
+    experiment = EXPERIMENTS[name]
+    if experiment.columns:
+        tables = [experiment_table(name, scale, results)]
+    else:
+        judged = [result for result in results if result["method"] in METHODS]
+        settings = dict.fromkeys(result["setting"] for result in judged)
+        tables = [comparison_table(r for r in judged if r["setting"] == one) for one in settings]
+    place = ["--scale", scale, *_seeds(results), "--out", _shown(folder)]
+    return Section(
+        anchor=f"{name}-{scale}",
+        title=f"{name}: {experiment.title}, {scale} scale",
+        command=shlex.join(["python", "-m", "benchmarks.compare", name, *place]),
+        results=results,
+        tables=tables,
+        pictures=experiment_pictures(name, scale, results, folder / "figures"),
+    )
+
+
+def _setting_section(setting: str, results: list[Result], folder: Path) -> Section:
+    methods = dict.fromkeys(result["method"] for result in results)
+    words = [
+        "--methods",
+        *methods,
+        "--settings",
+        setting,
+        *_seeds(results),
+        "--out",
+        _shown(folder),
+    ]
+    return Section(
+        anchor=f"setting-{setting}",
+        title=f"{setting}: {SETTINGS[setting].title}",
+        command=shlex.join(["python", "-m", "benchmarks.compare", *words]),
+        results=results,
+        tables=[comparison_table(results)],
+        pictures=setting_pictures(setting, results, folder / "figures"),
+        details=[
+            (method_picture(runs, folder / "figures"), _details(runs))
+            for runs in by_method(results).values()
+        ],
+    )
+
+
+def _details(runs: Iterable[Result]) -> str:
+    names = ("seed", "epochs", "batch_size", "hyperparameters", "memory", "provenance")
+    return "\n".join(json.dumps({name: run.get(name) for name in names}) for run in runs)
+
+
+def _seeds(results: Iterable[Result]) -> list[str]:
+    return ["--seeds", *map(str, sorted({result["seed"] for result in results}))]
+
+
+def _shown(folder: Path) -> str:
+    return folder.name if folder.is_absolute() else str(folder)
+
+
+def _scale_of(setting: str) -> str:
+    scale = setting.partition("-")[0]
+    return scale if scale in SCALES else "paper"
+
+
+def write_report(
+    sections: Sequence[Section], skipped: Mapping[str, str], folder: Path
+) -> list[Path]:
+    """Write ``report.html``, ``report.md`` and ``report.tex``; returns all paths, figures first."""
+    figures = [picture.path for section in sections for picture in _pictures(section)]
+    markdown, latex = folder / "report.md", folder / "report.tex"
+    markdown.write_text(_markdown(sections, skipped, folder), encoding="utf-8")
+    latex.write_text(_latex(sections), encoding="utf-8")
+    page = write_page(f"Results in {folder.name}", sections, skipped, folder / "report.html")
+    return [*figures, markdown, latex, page]
+
+
+def _pictures(section: Section) -> list[Picture]:
+    return [*section.pictures, *(picture for picture, _ in section.details)]
+
+
+def _markdown(sections: Sequence[Section], skipped: Mapping[str, str], folder: Path) -> str:
+    parts = [f"# Results in {folder.name}"]
+    for section in sections:
+        parts.append(f"## {section.title}")
+        parts.append(f"```console\n{section.command}\n```")
+        for heading, table in section.headed_tables:
+            parts += [*([f"### {heading}"] if heading else []), as_markdown(table)]
+        parts += [
+            f"![{picture.caption}]({picture.path.relative_to(folder).as_posix()})"
+            for picture in section.pictures
+        ]
+    parts.append("## Provenance")
+    origins = provenance([result for section in sections for result in section.results])
+    parts.append("\n".join(f"- {name}: {value}" for name, value in origins.items()))
+    if skipped:
+        parts.append("## Files left out")
+        parts.append("\n".join(f"- {name}: {reason}" for name, reason in skipped.items()))
+    return "\n\n".join(parts) + "\n"
+
+
+def _latex(sections: Iterable[Section]) -> str:
+    tables = "\n\n\\clearpage\n".join(
+        as_latex(table) for section in sections for table in section.tables
+    )
+    return (
+        "\\documentclass{article}\n\\usepackage{booktabs,graphicx}\n\\begin{document}\n\n"
+        f"{tables}\n\n\\end{{document}}\n"
+    )
 
 
 def main() -> None:
     """Report a folder from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--setting", choices=SETTINGS)
+    parser.add_argument("--experiment", help=f"one of {', '.join(EXPERIMENTS)}")
+    parser.add_argument("--scale", help=f"one of {', '.join(SCALES)}")
+    parser.add_argument("--setting", help="only results of this setting")
+    parser.add_argument("--latex", action="store_true", help="print LaTeX instead of text")
     words = parser.parse_args()
-    results = load_results(words.folder, words.setting)
-    paths = write_report(results, words.folder)
-    print(text_table(results))
-    print(*paths, sep="\n")
+    results, skipped = load_results(words.folder)
+    for name, reason in skipped.items():
+        print(f"skipped {name}: {reason}")
+    try:
+        sections = make_sections(
+            results,
+            words.folder,
+            experiment=words.experiment,
+            scale=words.scale,
+            setting=words.setting,
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    paths = write_report(sections, skipped, words.folder)
+    for section in sections:
+        print(f"\n{section.title}\n")
+        for heading, table in section.headed_tables:
+            title = f"{heading}\n" if heading else ""
+            print(as_latex(table) if words.latex else title + as_text(table))
+    print("\nwrote")
+    for path in paths:
+        print(f"  {path}")
 
 
 if __name__ == "__main__":

@@ -1,3 +1,5 @@
+import itertools
+
 import matplotlib.colors
 import matplotlib.pyplot as plt
 import numpy as np
@@ -5,7 +7,12 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from avalanche_dlcpa.plots import plot_accuracy_matrix, plot_accuracy_over_experiences
+from avalanche_dlcpa.comparison_plots import plot_bars, plot_confusion_matrix, plot_sensitivity
+from avalanche_dlcpa.plots import (
+    plot_accuracy_matrix,
+    plot_accuracy_over_experiences,
+    plot_task_accuracies_over_experiences,
+)
 
 NAN = float("nan")
 R = np.array([[0.9, NAN, 0.0], [0.7, 0.8, NAN], [0.6049, 0.9, 1.0]])
@@ -183,3 +190,157 @@ def test_matrix_refuses_other_input(accuracies, message):
 def test_curves_refuse_other_input(curves, message):
     with pytest.raises(ValueError, match=message):
         plot_accuracy_over_experiences(curves)
+
+
+def test_bands_reach_a_deviation_above_and_below_their_curve():
+    curves = {"DLCPA": [0.9, 0.8], "EWC": [0.9, 0.5], "one seed": [0.4, 0.3]}
+    ax = plot_accuracy_over_experiences(
+        curves, deviations={"DLCPA": [0.05, 0.1], "EWC": [0.0, NAN]}
+    )
+    band, _ = ax.collections
+    vertices = {tuple(np.round(v, 6)) for v in band.get_paths()[0].vertices}
+    assert vertices == {(1, 85), (1, 95), (2, 70), (2, 90)}
+    assert matplotlib.colors.same_color(band.get_facecolor()[0][:3], ax.lines[0].get_color())
+    assert band.get_zorder() < ax.lines[0].get_zorder()
+
+
+@pytest.mark.parametrize(
+    ("deviations", "message"),
+    [
+        ({"LwF": [0.1, 0.1]}, r"`deviations\['LwF'\]` to be of a curve"),
+        ({"EWC": [0.1]}, r"`deviations\['EWC'\]` to be \(2,\), .* got \(1,\)"),
+        ({"EWC": [2, 0.1]}, r"`deviations\['EWC'\]` to be fractions"),
+    ],
+)
+def test_bands_refuse_other_input(deviations, message):
+    with pytest.raises(ValueError, match=message):
+        plot_accuracy_over_experiences({"EWC": [0.5, 0.5]}, deviations=deviations)
+
+
+def test_twenty_lines_look_different():
+    ax = plot_accuracy_over_experiences({f"m{k}": [0.5, 0.4] for k in range(20)})
+    looks = {(ln.get_color(), ln.get_marker(), ln.get_linestyle()) for ln in ax.lines}
+    assert len(looks) == 20
+
+
+def test_task_lines_begin_where_the_task_is_learned_and_carry_its_number():
+    ax = plot_task_accuracies_over_experiences(R, title="DLCPA")
+    assert [line.get_label() for line in ax.lines] == ["task 1", "task 2", "task 3"]
+    assert [line.get_xdata().tolist() for line in ax.lines] == [[1, 2, 3], [2, 3], [3]]
+    drawn = [line.get_ydata() for line in ax.lines]
+    assert np.allclose(drawn[0], [90, 70, 60.49])
+    assert np.allclose(drawn[1], [80, 90])
+    assert np.allclose(drawn[2], [100])
+    numbers = {text.get_text(): text.xy for text in ax.texts}
+    assert numbers == {"1": (1, 90), "2": (2, 80), "3": (3, 100)}
+    assert tick_labels(ax.xaxis) == ["1", "2", "3"]
+    assert ax.get_title() == "DLCPA"
+
+
+def test_task_lines_leave_out_what_was_never_evaluated():
+    joint = np.full((2, 2), NAN)
+    joint[-1] = [0.5, 0.6]
+    ax = plot_task_accuracies_over_experiences(joint)
+    assert [text.get_text() for text in ax.texts] == ["2"]
+    assert np.isnan(ax.lines[0].get_ydata()[0])
+
+
+@pytest.mark.parametrize("num_tasks", [5, 10, 20, 25])
+def test_ticks_of_task_lines_do_not_touch(num_tasks):
+    ax = plot_task_accuracies_over_experiences(np.full((num_tasks, num_tasks), 0.5))
+    FigureCanvasAgg(ax.figure).draw()
+    boxes = [label.get_window_extent() for label in ax.get_xticklabels()]
+    assert 5 <= len(boxes) <= 10
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+
+
+def test_confusion_matrix_has_lines_between_tasks_and_their_numbers():
+    shares = np.eye(5)
+    shares[4] = [0.5, 0, 0, 0, 0.25]
+    ax = plot_confusion_matrix(shares, [2, 2, 1])
+    (image,) = ax.images
+    assert np.allclose(image.get_array(), 100 * shares)
+    assert image.get_clim() == (0, 100)
+    across = [line for line in ax.lines if line.get_ydata()[0] == line.get_ydata()[1]]
+    down = [line for line in ax.lines if line.get_xdata()[0] == line.get_xdata()[1]]
+    assert [line.get_ydata()[0] for line in across] == [1.5, 3.5]
+    assert [line.get_xdata()[0] for line in down] == [1.5, 3.5]
+    assert ax.get_xticks().tolist() == ax.get_yticks().tolist() == [0.5, 2.5, 4]
+    assert tick_labels(ax.xaxis) == tick_labels(ax.yaxis) == ["1", "2", "3"]
+    assert ax.get_ylim() == (4.5, -0.5)
+    assert "true" in ax.get_ylabel()
+
+
+@pytest.mark.parametrize(
+    ("shares", "tasks", "message"),
+    [
+        (np.eye(3), [2, 2], r"of shape \(K, K\), K = 4 as the tasks say, got \(3, 3\)"),
+        (10 * np.eye(2), [1, 1], "Expected `shares` to be fractions"),
+    ],
+)
+def test_confusion_matrix_refuses_other_input(shares, tasks, message):
+    with pytest.raises(ValueError, match=message):
+        plot_confusion_matrix(shares, tasks)
+
+
+def test_sensitivity_has_a_tick_at_each_weight_in_equal_steps():
+    weights = [0, 0.1, 1, 10]
+    ax = plot_sensitivity(
+        weights, {"Class-IL": [0.1, 0.2, 0.3, NAN]}, deviations={"Class-IL": [0, 0, 0.05, 0]}
+    )
+    assert tick_labels(ax.xaxis) == ["0", "0.1", "1", "10"]
+    places = ax.transData.transform([(weight, 0) for weight in weights])[:, 0]
+    steps = np.diff(places)
+    assert np.allclose(steps, steps[-1], rtol=0.15)
+    line = ax.lines[0]
+    assert line.get_xdata().tolist() == weights
+    assert np.allclose(line.get_ydata(), [10, 20, 30, NAN], equal_nan=True)
+    (bars,) = ax.collections
+    assert np.allclose(bars.get_segments()[2], [[1, 25], [1, 35]])
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["Class-IL"]
+
+
+def test_sensitivity_of_zero_alone_is_drawn():
+    assert tick_labels(plot_sensitivity([0.0], {"Class-IL": [0.1]}).xaxis) == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "curve", "message"),
+    [
+        ([1, 0.1], [0.1, 0.1], "Expected `weights` to be at least one, rising and not negative"),
+        ([-1, 1], [0.1, 0.1], "Expected `weights` to be at least one, rising and not negative"),
+        ([], [], "Expected `weights` to be at least one, rising and not negative"),
+        ([0, 1], [0.1], r"`curves\['a'\]` to be of shape \(2,\), one a weight, got \(1,\)"),
+        ([0], [50], r"`curves\['a'\]` to be fractions"),
+    ],
+)
+def test_sensitivity_refuses_other_input(weights, curve, message):
+    with pytest.raises(ValueError, match=message):
+        plot_sensitivity(weights, {"a": curve})
+
+
+def test_bars_are_the_values_from_the_top_down():
+    ax = plot_bars(
+        {"EWC": 30.0, "LwF": 2.5, "old": NAN},
+        deviations={"EWC": 5.0},
+        hatched={"LwF"},
+        xlabel="time (s)",
+    )
+    lengths = {bar.get_y() + bar.get_height() / 2: bar.get_width() for bar in ax.patches}
+    assert np.allclose(list(lengths), [0, 1, 2])
+    assert np.allclose(list(lengths.values()), [30, 2.5, NAN], equal_nan=True)
+    assert [bar.get_hatch() for bar in ax.patches] == [None, "////", None]
+    assert tick_labels(ax.yaxis) == ["EWC", "LwF", "old"]
+    bottom, top = ax.get_ylim()
+    assert bottom > top
+    assert [text.get_text() for text in ax.texts] == ["30", "2.5"]
+    (error,) = ax.collections
+    assert np.allclose(error.get_segments()[0], [[25, 0], [35, 0]])
+    assert ax.get_xlim()[0] == 0
+    assert ax.get_xlabel() == "time (s)"
+
+
+@pytest.mark.parametrize("values", [{}, {"EWC": -1.0}])
+def test_bars_refuse_other_input(values):
+    with pytest.raises(ValueError, match="Expected `values` to be at least one, none negative"):
+        plot_bars(values)

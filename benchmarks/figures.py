@@ -1,0 +1,317 @@
+"""Figures from results, as PNG; `avalanche_dlcpa`'s plots draw them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from avalanche_dlcpa.analysis_plots import loss_levels, plot_linear_probe, plot_loss_surface
+from avalanche_dlcpa.comparison_plots import plot_bars, plot_confusion_matrix, plot_sensitivity
+from avalanche_dlcpa.plots import (
+    plot_accuracy_matrix,
+    plot_accuracy_over_experiences,
+    plot_task_accuracies_over_experiences,
+)
+from benchmarks.cells import Result
+from benchmarks.experiments import EXPERIMENTS, SCENARIOS, title_of
+from benchmarks.loading import by_method
+from benchmarks.settings import SETTINGS, at_scale
+from benchmarks.summaries import measure_of, summarize
+
+MEGABYTE = 10**6
+
+
+class Picture(NamedTuple):
+    """A figure on disk and what it shows."""
+
+    path: Path
+    caption: str
+
+
+def experiment_pictures(
+    name: str, scale: str, results: Sequence[Result], folder: Path
+) -> list[Picture]:
+    """Draw what belongs to a table or figure of the paper.
+
+    Args:
+        name: Of `EXPERIMENTS`.
+        scale: "paper", "lab" or "digits".
+        results: Its own at that scale, at least one.
+        folder: Where the figures go.
+    """
+    experiment = EXPERIMENTS[name]
+    drawn: dict[str, Figure] = {}
+    if name == "lambda":
+        drawn[f"{experiment.title}, {scale} scale"] = sensitivity_figure(results)
+    else:
+        draw = _DRAWINGS.get(name)
+        scenarios = {column.scenario for column in experiment.columns}
+        for setting in (at_scale(paper, scale) for paper in experiment.settings):
+            runs = [result for result in results if result["setting"] == setting]
+            if not runs:
+                continue
+            if draw is not None:
+                drawn[f"{experiment.title}: {SETTINGS[setting].title}"] = draw(runs)
+            elif any(measure_of(runs, scenario, "ACC") for scenario in scenarios):
+                title = f"Accuracy over experiences: {SETTINGS[setting].title}"
+                drawn[title] = curves_figure(runs, [x for x in SCENARIOS if x in scenarios])
+    return [
+        _save(figure, folder, f"{name}_{scale}_{number}", caption)
+        for number, (caption, figure) in enumerate(drawn.items(), start=1)
+    ]
+
+
+def setting_pictures(setting: str, results: Sequence[Result], folder: Path) -> list[Picture]:
+    """Draw all methods of a setting: accuracies over experiences, then time and memory."""
+    title = SETTINGS[setting].title
+    curves = curves_figure(results, list(SCENARIOS))
+    pictures = {
+        "accuracies": (f"Mean accuracy over the tasks learned: {title}", curves),
+        "costs": (
+            f"Training time and memory kept for the next task: {title}",
+            costs_figure(results),
+        ),
+    }
+    return [
+        _save(figure, folder, f"{setting}_{kind}", caption)
+        for kind, (caption, figure) in pictures.items()
+    ]
+
+
+def method_picture(runs: Sequence[Result], folder: Path) -> Picture:
+    """Draw accuracy matrices and confusion matrix of a method, as means over its runs."""
+    first = runs[0]
+    title = title_of(first["method"], first["changes"])
+    changes = "".join(f"_{name}={value}" for name, value in sorted(first["changes"].items()))
+    caption = f"{title}: accuracy matrices and Class-IL confusion matrix"
+    name = f"{first['setting']}_{first['method']}{changes}"
+    return _save(matrices_figure(runs), folder, name, caption)
+
+
+def curves_figure(results: Sequence[Result], scenarios: Sequence[str]) -> Figure:
+    """A panel a scenario with a line a method and, of several seeds, a band around it."""
+    groups = by_method(results).values()
+    height = max(4.2, 0.8 + 0.21 * len(groups))
+    figure = Figure(figsize=(2.4 + 4.7 * len(scenarios), height), layout="constrained")
+    panels = figure.subplots(1, len(scenarios), squeeze=False)[0]
+    for axes, scenario in zip(panels, scenarios, strict=True):
+        curves, bands = {}, {}
+        for runs in groups:
+            found = np.array([r[scenario]["accuracy_over_experiences"] for r in runs], dtype=float)
+            curves[_title(runs)] = found.mean(axis=0)
+            if len(runs) > 1:
+                bands[_title(runs)] = found.std(axis=0, ddof=1)
+        plot_accuracy_over_experiences(curves, deviations=bands, ax=axes)
+        axes.set_title(SCENARIOS[scenario])
+    _share_legend(figure, panels)
+    return figure
+
+
+def _share_legend(figure: Figure, panels: Iterable[Axes]) -> None:
+    """Put one legend beside all panels, in the place of one each."""
+    for axes in panels:
+        if axes.get_legend() is not None:
+            axes.get_legend().remove()
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", handlelength=3.5, fontsize=9)
+
+
+def costs_figure(results: Sequence[Result]) -> Figure:
+    """Training time, and memory that is kept from task to task, of each method."""
+    groups = by_method(results).values()
+    height = 1.4 + 0.3 * len(groups)
+    figure = Figure(figsize=(11, height), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    seconds = {_title(runs): summarize(r["training_seconds"] for r in runs) for runs in groups}
+    memory = {
+        _title(runs): summarize(
+            r["memory"]["kept_bytes"] / MEGABYTE for r in runs if r.get("memory") is not None
+        )
+        for runs in groups
+    }
+    keeping = {
+        _title(runs) for runs in groups if (runs[0].get("memory") or {}).get("keeps_samples")
+    }
+    for axes, found, hatched, label in (
+        (left, seconds, set(), "training time (s)"),
+        (right, memory, keeping, "memory kept for the next task (MB); hatched: and samples"),
+    ):
+        means = {name: np.nan if one is None else one.mean for name, one in found.items()}
+        bars = {name: one.deviation for name, one in found.items() if one and one.deviation}
+        plot_bars(means, deviations=bars, hatched=hatched, ax=axes, xlabel=label)
+    return figure
+
+
+def matrices_figure(runs: Sequence[Result]) -> Figure:
+    """Accuracy matrices, accuracy of each task and confusion matrix of a method.
+
+    Without Class-IL, those of Task-IL.
+    """
+    scenarios = [scenario for scenario in SCENARIOS if measure_of(runs, scenario, "ACC")]
+    num_rows = len(scenarios)
+    size = min(5.4, 2.4 + 0.35 * runs[0]["num_experiences"])
+    figure = Figure(figsize=(2 * (size + 0.9), num_rows * size), layout="constrained")
+    panels = list(figure.subplots(num_rows, 2).flat)
+    if "class_il" in scenarios:
+        confusion = panels.pop()
+        plot_confusion_matrix(*confusion_shares(runs), ax=confusion)
+        confusion.set_title("confusion, Class-IL")
+    for axes, scenario in zip(panels, scenarios, strict=False):
+        plot_accuracy_matrix(mean_matrix(runs, scenario), ax=axes, title=SCENARIOS[scenario])
+    lines = panels[num_rows]
+    title = f"each task, {SCENARIOS[scenarios[0]]}"
+    plot_task_accuracies_over_experiences(mean_matrix(runs, scenarios[0]), ax=lines, title=title)
+    lines.set_ylim(bottom=0)
+    return figure
+
+
+def mean_matrix(runs: Iterable[Result], scenario: str) -> np.ndarray:
+    """Mean accuracy matrix over runs, shape (T, T)."""
+    return np.mean([_array(run[scenario]["accuracy_matrix"]) for run in runs], axis=0)
+
+
+def confusion_shares(runs: Sequence[Result]) -> tuple[np.ndarray, list[int]]:
+    """The confusion matrix over all runs of a method, in the order of learning.
+
+    Returns:
+        Share of the images of true class i that were taken for class j, shape (K, K), K the
+        classes learned; and the number of classes of each task. A row sums to less than 1 where
+        classes were predicted that were never learned.
+    """
+    classes = runs[0]["classes"]
+    order = [label for task in classes for label in task]
+    counts = np.sum([_array(run["class_il"]["confusion_matrix"]) for run in runs], axis=0)
+    totals = counts.sum(axis=1, keepdims=True)
+    shares = np.divide(counts, totals, out=np.zeros_like(counts), where=totals > 0)
+    return shares[np.ix_(order, order)], [len(task) for task in classes]
+
+
+def over_time_figure(results: Sequence[Result]) -> Figure:
+    """Accuracy of each task over time: a column a method, a row a scenario."""
+
+    def draw(axes: Axes, runs: Sequence[Result], scenario: str) -> None:
+        title = f"{_title(runs)}, {SCENARIOS[scenario]}"
+        plot_task_accuracies_over_experiences(mean_matrix(runs, scenario), ax=axes, title=title)
+        axes.set_ylim(bottom=0)
+
+    num_tasks = results[0]["num_experiences"]
+    size = 2.8 + 0.16 * num_tasks, max(3.5, 0.11 * num_tasks)
+    figure = _method_panels(results, list(SCENARIOS), draw, size)
+    _share_legend(figure, figure.axes)
+    return figure
+
+
+def confusion_figure(results: Sequence[Result]) -> Figure:
+    """Confusion matrices side by side, a column a method."""
+
+    def draw(axes: Axes, runs: Sequence[Result], scenario: str) -> None:
+        plot_confusion_matrix(*confusion_shares(runs), ax=axes)
+        axes.set_title(_title(runs))
+
+    return _method_panels(results, ["class_il"], draw, (5.6, 4.6))
+
+
+def _method_panels(
+    results: Sequence[Result],
+    scenarios: Sequence[str],
+    draw: Callable[..., None],
+    size: tuple[float, float],
+) -> Figure:
+    groups = list(by_method(results).values())
+    shape = len(scenarios), len(groups)
+    figure = Figure(figsize=(size[0] * shape[1], size[1] * shape[0]), layout="constrained")
+    panels = figure.subplots(*shape, squeeze=False, sharey="row")
+    for scenario, row in zip(scenarios, panels, strict=True):
+        for runs, axes in zip(groups, row, strict=True):
+            draw(axes, runs, scenario)
+    return figure
+
+
+def sensitivity_figure(results: Sequence[Result]) -> Figure:
+    """ACC over the weight of the supervised loss, a panel a setting."""
+    settings = list(dict.fromkeys(result["setting"] for result in results))
+    figure = Figure(figsize=(1.2 + 5.2 * len(settings), 3.9), layout="constrained")
+    panels = figure.subplots(1, len(settings), squeeze=False)[0]
+    for axes, setting in zip(panels, settings, strict=True):
+        runs = [result for result in results if result["setting"] == setting]
+        weights = sorted({run["changes"]["supervised_weight"] for run in runs})
+        found = {
+            SCENARIOS[scenario]: [
+                measure_of(
+                    [r for r in runs if r["changes"]["supervised_weight"] == weight],
+                    scenario,
+                    "ACC",
+                )
+                for weight in weights
+            ]
+            for scenario in SCENARIOS
+        }
+        plot_sensitivity(
+            weights,
+            {name: [x.mean for x in row] for name, row in found.items()},
+            deviations={name: [x.deviation or 0 for x in row] for name, row in found.items()},
+            ax=axes,
+            xlabel="weight of the supervised loss, λ",
+        )
+        axes.set_title(SETTINGS[setting].title, fontsize=10)
+    _share_legend(figure, panels)
+    return figure
+
+
+def linear_probe_figure(results: Sequence[Result]) -> Figure:
+    """Linear-probe accuracy of every extractor on every task, mean over seeds."""
+    matrix = np.mean([_array(result["matrix"]) for result in results], axis=0)
+    return plot_linear_probe(matrix, results[0]["row_labels"]).figure
+
+
+def loss_surfaces_figure(results: Sequence[Result]) -> Figure:
+    """Loss of each task over the plane, a row a self-supervised loss or none.
+
+    Each seed has a plane of its own, of which there is no mean: the lowest seed is shown.
+    """
+    shown = [min(runs, key=lambda r: r["seed"]) for runs in by_method(results).values()]
+    levels = loss_levels([list(result["losses"].values()) for result in shown])
+    num_tasks = len(shown[0]["losses"])
+    size = 5.2 * num_tasks, 3.9 * len(shown)
+    figure = Figure(figsize=size, layout="constrained")
+    for result, row in zip(
+        shown, figure.subplots(len(shown), num_tasks, squeeze=False), strict=True
+    ):
+        ssl = result["changes"].get("ssl")
+        kind = "supervised loss" if ssl is None else f"with self-supervised loss ({ssl})"
+        for axes, (task, losses) in zip(row, result["losses"].items(), strict=True):
+            points: Mapping[str, tuple[float, float]] = result["points"]
+            plot_loss_surface(
+                losses, result["x"], result["y"], points=points, levels=levels, ax=axes
+            )
+            axes.set_title(f"{task}, {kind}, seed {result['seed']}", fontsize=10)
+    return figure
+
+
+_DRAWINGS: dict[str, Callable[[Sequence[Result]], Figure]] = {
+    "over-time": over_time_figure,
+    "confusion": confusion_figure,
+    "linear-probe": linear_probe_figure,
+    "loss-surface": loss_surfaces_figure,
+}
+
+
+def _title(runs: Sequence[Result]) -> str:
+    return title_of(runs[0]["method"], runs[0]["changes"])
+
+
+def _array(values: Sequence[Sequence[float | None]]) -> np.ndarray:
+    return np.array(values, dtype=float)  # None becomes NaN
+
+
+def _save(figure: Figure, folder: Path, name: str, caption: str) -> Picture:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{re.sub(r'[^a-zA-Z0-9_.=+-]', '-', name)}.png"
+    figure.savefig(path, dpi=110)
+    return Picture(path, caption)

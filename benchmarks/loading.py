@@ -1,0 +1,115 @@
+"""The results of a folder that can be compared, and why its other files cannot."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from benchmarks.analyses import ANALYSES
+from benchmarks.cells import Cell, Result, read_result
+from benchmarks.methods import METHODS
+from benchmarks.settings import SETTINGS
+
+_SHARED = ("hyperparameters", "epochs", "batch_size")  # by the seeds of a mean
+_EVERY = ("method", "setting", "seed", "changes", *_SHARED, "provenance")
+_METHODS = ("judged_on", "num_experiences", "classes", "class_il", "task_il", "training_seconds")
+
+
+def load_results(folder: Path) -> tuple[list[Result], dict[str, str]]:
+    """Read the results of a folder.
+
+    Args:
+        folder: Of the JSONs of `benchmarks.run`.
+
+    Returns:
+        The results, in the order of methods, changes and seeds; and the reason why a file is left
+        out, by its name. No file is changed.
+    """
+    found: dict[Cell, Result] = {}
+    files: dict[Cell, str] = {}
+    skipped: dict[str, str] = {}
+    for path in sorted(folder.glob("*_seed*.json")):
+        try:
+            result = read_result(path)
+            cell = _check_whole(result)
+            if cell in found:
+                raise ValueError(f"Expected one file a run, got that of {files[cell]} again.")
+        except ValueError as error:
+            skipped[path.name] = str(error)
+        else:
+            found[cell], files[cell] = result, path.name
+    for runs in by_method(found.values()).values():
+        if any(run[name] != runs[0][name] for run in runs for name in _SHARED):
+            cells = [cell_of(run) for run in runs]
+            for cell in cells:
+                del found[cell]
+                skipped[files[cell]] = (
+                    f"Expected {', '.join(cell.name for cell in cells)} to share hyperparameters, "
+                    "epochs and batch size, got different ones, whose mean says nothing: delete "
+                    "those of old settings."
+                )
+    return in_order(found.values()), skipped
+
+
+def cell_of(result: Result) -> Cell:
+    """The cell whose result it is."""
+    changes = tuple(sorted(result["changes"].items()))
+    return Cell(result["method"], result["setting"], result["seed"], changes)
+
+
+def _check_whole(result: Result) -> Cell:
+    """The cell of a result on the test set that learned all that its setting says.
+
+    Raises:
+        ValueError: Another result.
+    """
+    missing = [name for name in _EVERY if name not in result]
+    if not missing and result["method"] in METHODS:
+        missing = [name for name in _METHODS if name not in result]
+    if missing:
+        raise ValueError(f"Expected a result with {', '.join(missing)}, got one without.")
+    cell = cell_of(result)
+    if cell.method in METHODS:
+        if result["judged_on"] != "test_stream":
+            raise ValueError(f"Expected a result on test_stream, got one on {result['judged_on']}.")
+        whole = SETTINGS[cell.setting].num_experiences
+        if result["num_experiences"] != whole:
+            raise ValueError(
+                f"Expected a result of {whole} experiences, got {result['num_experiences']}."
+            )
+    return cell
+
+
+def in_order(results: Iterable[Result]) -> list[Result]:
+    """In the order of methods, changes and seeds."""
+    order = {method: index for index, method in enumerate([*METHODS, *ANALYSES])}
+
+    def place(result: Result) -> tuple[int, int, list[tuple[str, float, str]], int]:
+        changes = [
+            (name, value if isinstance(value, int | float) else 0.0, str(value))
+            for name, value in sorted(result["changes"].items())
+        ]
+        return order[result["method"]], len(changes), changes, result["seed"]
+
+    return sorted(results, key=place)
+
+
+def by_method(results: Iterable[Result]) -> dict[Cell, list[Result]]:
+    """Results that differ in the seed alone, together, in the order of their first."""
+    groups: dict[Cell, list[Result]] = {}
+    for result in results:
+        groups.setdefault(dataclasses.replace(cell_of(result), seed=0), []).append(result)
+    return groups
+
+
+def provenance(results: Sequence[Result]) -> dict[str, str]:
+    """All commits, versions and kinds of machine that the results come from."""
+    origins = [result["provenance"] for result in results]
+    found: dict[str, set[str]] = {}
+    for origin in origins:
+        for name in ("commit", "date", "python", "device", "processor", "threads"):
+            found.setdefault(name, set()).add(str(origin[name]))
+        for package, version in origin["versions"].items():
+            found.setdefault(package, set()).add(version)
+    return {name: ", ".join(sorted(values)) for name, values in found.items()}

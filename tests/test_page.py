@@ -1,0 +1,200 @@
+import base64
+import json
+import re
+import sys
+from html.parser import HTMLParser
+
+import pytest
+from synthetic_results import make_result, write
+
+from benchmarks import report
+from benchmarks.report import make_sections
+
+LAB = "lab-cifar100-10"
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory):
+    """A folder after its report, and what was printed."""
+    folder = tmp_path_factory.mktemp("some") / "results"
+    results = [make_result(m, LAB, seed) for m in ("dlcpa-a", "dlcpa-mocov2") for seed in (0, 2)]
+    results[1]["provenance"] = {**results[1]["provenance"], "commit": "def<5678>+"}
+    write([*results, make_result("ewc", "digits", class_il=0.2)], folder)
+    (folder / "digits_naive_seed0.json").write_text('{"format": 2')
+    return folder, run_report(folder)
+
+
+def run_report(folder, *words):
+    patch = pytest.MonkeyPatch()
+    printed = []
+    with patch.context() as context:
+        context.setattr(sys, "argv", ["report", str(folder), *words])
+        context.setattr(
+            "builtins.print", lambda *parts, **_: printed.append(" ".join(map(str, parts)))
+        )
+        report.main()
+    return "\n".join(printed)
+
+
+def page_of(folder):
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
+class Tags(HTMLParser):
+    """Checks that tags close in their order, and collects ids and links."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids, self.links = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.ids += [found["id"]] if "id" in found else []
+        self.links += [found["href"]] if "href" in found else []
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_loads_nothing_and_runs_nothing(reported):
+    page = page_of(reported[0])
+    assert not re.search(r"https?:|<script|<link|<iframe|@import|url\(| on\w+=", page)
+    sources = re.findall(r'src="([^"]{0,30})', page)
+    assert len(sources) == page.count("<img ") > 0
+    assert all(source.startswith("data:image/png;base64,") for source in sources)
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_the_page_is_whole_and_its_contents_lead_to_its_sections(reported):
+    tags = Tags()
+    tags.feed(page_of(reported[0]))
+    assert tags.open == []
+    assert [link.removeprefix("#") for link in tags.links] == tags.ids
+    assert "table4-lab" in tags.ids
+    assert f"setting-{LAB}" in tags.ids
+    assert "setting-digits" in tags.ids
+
+
+def test_the_pictures_of_the_page_are_the_figures(reported):
+    folder = reported[0]
+    inside = {
+        base64.b64decode(data)
+        for data in re.findall(r"data:image/png;base64,([^\"]+)", page_of(folder))
+    }
+    assert inside == {path.read_bytes() for path in (folder / "figures").iterdir()}
+
+
+def test_the_page_has_tables_commands_and_provenance(reported):
+    page = page_of(reported[0])
+    section = page.split('<section id="table4-lab">')[1].split("</section>")[0]
+    assert "<td>50.00 ± 0.00 (2)</td>" in section or "<b>50.00 ± 0.00 (2)</b>" in section
+    assert "python -m benchmarks.compare table4 --scale lab --seeds 0 2 --out results" in section
+    assert "not comparable with the published numbers" in section
+    assert "<dt>commit</dt><dd>abc1234, def&lt;5678&gt;+</dd>" in section
+    digits = page.split('<section id="setting-digits">')[1].split("</section>")[0]
+    assert (
+        "python -m benchmarks.compare --methods ewc --settings digits --seeds 0 --out results"
+        in digits
+    )
+    assert "<dt>commit</dt><dd>abc1234</dd>" in digits
+
+
+def test_files_left_out_are_named_with_the_reason(reported):
+    folder, printed = reported
+    assert "<dt>digits_naive_seed0.json</dt><dd>Expected" in page_of(folder)
+    assert "skipped digits_naive_seed0.json: Expected" in printed
+    assert "- digits_naive_seed0.json: Expected" in (folder / "report.md").read_text()
+    assert (folder / "digits_naive_seed0.json").read_text() == '{"format": 2'
+
+
+def test_markdown_shows_the_same_tables_and_pictures_that_are_there(reported):
+    folder = reported[0]
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert "## table4: Ablations, lab scale" in text
+    assert "| EWC | 20.00 | 75.00 | 0.00 | 0.00 | 12 |" in text
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
+    assert pictures
+    assert all((folder / name).is_file() for name in pictures)
+
+
+def test_latex_holds_all_tables(reported):
+    folder = reported[0]
+    latex = (folder / "report.tex").read_text(encoding="utf-8")
+    assert latex.count(r"\begin{table}") == page_of(folder).count("<table>")
+    assert latex.startswith(r"\documentclass")
+
+
+def test_printed_tables_and_paths(reported):
+    folder, printed = reported
+    assert re.search(r"^EWC +20\.00 +75\.00 +0\.00 +0\.00 +12$", printed, re.MULTILINE)
+    paths = [line.strip() for line in printed.split("wrote\n")[1].splitlines()]
+    assert len(paths) == len(set(paths)) == len(list((folder / "figures").iterdir())) + 3
+    assert paths[-1] == str(folder / "report.html")
+
+
+def test_latex_is_printed_where_asked_for(tmp_path):
+    write([make_result("ewc", "digits")], tmp_path)
+    assert r"\begin{tabular}{lrrrrr}" in run_report(tmp_path, "--latex")
+
+
+def test_results_stay_as_they_were(tmp_path):
+    result = make_result("ewc", "digits")
+    write([result], tmp_path)
+    run_report(tmp_path)
+    (path,) = tmp_path.glob("*.json")
+    assert json.loads(path.read_text()) == result
+
+
+@pytest.mark.parametrize(
+    ("options", "anchors"),
+    [
+        ({"experiment": "table4"}, ["table4-lab"]),
+        ({"experiment": "table4", "scale": "lab"}, ["table4-lab"]),
+        ({"setting": "digits"}, ["setting-digits"]),
+        ({"setting": LAB, "experiment": "table8"}, None),
+        ({"scale": "digits"}, ["setting-digits"]),
+        ({"experiment": "table4", "scale": "paper"}, None),
+    ],
+)
+def test_what_is_asked_for_is_shown(tmp_path, options, anchors):
+    results = [make_result("dlcpa-mocov2", LAB), make_result("dlcpa-mocov2", "digits")]
+    if anchors is None:
+        with pytest.raises(ValueError, match=r"Expected results of .* got none: run benchmarks\."):
+            make_sections(results, tmp_path, **options)
+    else:
+        assert [s.anchor for s in make_sections(results, tmp_path, **options)] == anchors
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"experiment": "tabel4"}, "Did you mean 'table4'"),
+        ({"setting": "digit"}, "Did you mean 'digits'"),
+        ({"scale": "labs"}, "Did you mean 'lab'"),
+    ],
+)
+def test_unknown_names_are_answered_with_the_nearest(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        make_sections([make_result()], tmp_path, **options)
+
+
+def test_a_report_of_nothing_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"Expected results in .*got none: run benchmarks.run"):
+        make_sections([], tmp_path)
+
+
+def test_figures_of_the_paper_come_with_the_numbers_behind_them(tmp_path):
+    results = [
+        make_result("dlcpa-mocov2", setting, changes={"supervised_weight": weight})
+        for setting in (LAB, "lab-tiny-10")
+        for weight in (0.0, 10.0)
+    ]
+    (section,) = make_sections(results, tmp_path, experiment="lambda")
+    assert [len(table.rows) for table in section.tables] == [2, 2]
+    assert section.tables[0].rows[1].label == "DLCPA + MoCoV2, supervised_weight 10"
+    headings = [heading for heading, _ in section.headed_tables]
+    assert "CIFAR-100" in headings[0]
+    assert "Tiny-ImageNet" in headings[1]
+    assert [p.path.name for p in section.pictures] == ["lambda_lab_1.png"]
