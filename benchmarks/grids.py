@@ -69,12 +69,15 @@ GRIDS: dict[str, dict[str, list[Grid]]] = {
         ],
     },
     "lab-cifar100": {
-        "naive": [{"lr": [0.01, 0.02, 0.05]}],
+        "naive": [{"lr": [0.01, 0.02, 0.05, 0.1]}],
         "ewc": [
             {"lr": [0.02], "strength": [1.0, 10.0, 100.0]},
             {"lr": [0.05], "strength": [0.3, 1.0]},
         ],
-        "lwf": [{"lr": [0.02], "strength": [1.0, 3.0, 10.0]}, {"lr": [0.05], "strength": [3.0]}],
+        "lwf": [
+            {"lr": [0.02], "strength": [1.0, 3.0, 10.0, 30.0]},
+            {"lr": [0.05], "strength": [1.0, 3.0]},
+        ],
         "dlcpa-mocov2": [
             {"lr": [0.005, 0.01, 0.02], "classifier_lr": [0.05], "queue_size": [1024]},
             {"lr": [0.01], "classifier_lr": [0.1], "queue_size": [1024]},
