@@ -47,6 +47,7 @@ def test_curves_are_means_over_seeds_with_a_band_of_the_sample_deviation():
     assert np.allclose(right.lines[0].get_ydata(), 75)
     assert legend(figure) == ["EWC", "Naive"]
     assert left.get_legend() is None
+    assert left.get_ylim() == pytest.approx((0, 1.07 * (30 + deviation)))
 
 
 def test_eighteen_methods_fit_beside_the_panels(tmp_path):
