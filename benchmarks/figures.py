@@ -114,9 +114,10 @@ def curves_figure(results: Sequence[Result], scenarios: Sequence[str]) -> Figure
     return figure
 
 
-def _begin_at_zero(axes: Axes) -> None:
-    """Let the y axis reach from 0 to above the data, so that no small difference looks large."""
-    axes.set_ylim(0, max(1.0, 1.07 * axes.dataLim.y1))
+def _begin_at_zero(*panels: Axes) -> None:
+    """Let the y axes reach from 0 to above all data, so that no small difference looks large."""
+    for axes in panels:
+        axes.set_ylim(0, max(1.0, *(1.07 * other.dataLim.y1 for other in panels)))
 
 
 def _share_legend(figure: Figure, panels: Iterable[Axes]) -> None:
@@ -204,11 +205,13 @@ def over_time_figure(results: Sequence[Result]) -> Figure:
     def draw(axes: Axes, runs: Sequence[Result], scenario: str) -> None:
         title = f"{_title(runs)}, {SCENARIOS[scenario]}"
         plot_task_accuracies_over_experiences(mean_matrix(runs, scenario), ax=axes, title=title)
-        _begin_at_zero(axes)
 
     num_tasks = results[0]["num_experiences"]
     size = 2.8 + 0.16 * num_tasks, max(3.5, 0.11 * num_tasks)
     figure = _method_panels(results, list(SCENARIOS), draw, size)
+    num_methods = len(figure.axes) // len(SCENARIOS)
+    for first in range(0, len(figure.axes), num_methods):
+        _begin_at_zero(*figure.axes[first : first + num_methods])
     _share_legend(figure, figure.axes)
     return figure
 
