@@ -27,12 +27,17 @@ _DLCPA = (
 _WITH_QUEUE = ("b", "c", "d", "e", "mocov2", "nnclr")
 
 
-def _dlcpa(queue_size: int, **grid: list[Any]) -> dict[str, list[Grid]]:
-    """The same grid for DLCPA with every head and for all ablations."""
-    return {
-        f"dlcpa-{name}": [{**grid, **({"queue_size": [queue_size]} if name in _WITH_QUEUE else {})}]
-        for name in _DLCPA
-    }
+def _dlcpa(queue_size: int, *, lr: list[float], **others: list[Any]) -> dict[str, list[Grid]]:
+    """The same grid for DLCPA with every head and for all ablations.
+
+    VICReg's loss is some 25 times as large as the others and diverges at their learning rates.
+    """
+    grids: dict[str, list[Grid]] = {}
+    for name in _DLCPA:
+        rates = [rate / 20 for rate in lr] if name == "vicreg" else lr
+        queue = {"queue_size": [queue_size]} if name in _WITH_QUEUE else {}
+        grids[f"dlcpa-{name}"] = [{"lr": rates, **others, **queue}]
+    return grids
 
 
 def _baselines(lr: list[float], few: list[float]) -> dict[str, list[Grid]]:
