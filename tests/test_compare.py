@@ -136,7 +136,14 @@ def test_a_cell_that_fails_is_reported_with_its_reason_and_stops_no_other(tmp_pa
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):
-    process = subprocess.Popen([*COMMAND, tmp_path], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*COMMAND, tmp_path],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        # where the tests run in the background, it would be ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     wait_for_a_cell(tmp_path, process)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
