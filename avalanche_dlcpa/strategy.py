@@ -24,6 +24,7 @@ from avalanche_dlcpa.averaging import ParameterAverage
 from avalanche_dlcpa.batch_norm import batch_norms, recalibrate_batch_norm_
 from avalanche_dlcpa.dual_learner import DualLearner, checked_features
 from avalanche_dlcpa.experiences import classes_of, task_label_of
+from avalanche_dlcpa.feeding import DEFAULT_CACHE_BYTES, cached
 from avalanche_dlcpa.optimizer import (
     adopt_parameters_,
     check_optimizer,
@@ -103,6 +104,10 @@ class DLCPAStrategy(SupervisedTemplate):
             task, or a ``"temporary"`` one of its own (ablation b).
         classifier_features: What the classifier is trained on: features of the ``"stable"``
             learner, or of the ``"plastic"`` one (ablation e).
+        image_cache_bytes: Most memory for the images of the experience in training. They are read
+            once, held on the device, and go through the stream's own transforms in batches, where
+            these are recognised (see `avalanche_dlcpa.feeding`) and no plugin has put other data or
+            another loader in place. Otherwise, and with 0, Avalanche's loader feeds the strategy.
         train_mb_size: Mini-batch size in training; at least 2 with a self-supervised loss or batch
             norm, so Avalanche's default of 1 does not do for those.
         train_epochs: Epochs an experience.
@@ -144,6 +149,7 @@ class DLCPAStrategy(SupervisedTemplate):
         stable_update: str = "cumulative",
         plastic_classifier: str = "aligned",
         classifier_features: str = "stable",
+        image_cache_bytes: float = DEFAULT_CACHE_BYTES,
         train_mb_size: int = 1,
         train_epochs: int = 1,
         eval_mb_size: int | None = 1,
@@ -158,6 +164,7 @@ class DLCPAStrategy(SupervisedTemplate):
         _expect_choice("plastic_classifier", plastic_classifier, ("aligned", "temporary"))
         _expect_choice("classifier_features", classifier_features, ("stable", "plastic"))
         _expect_weight(supervised_weight)
+        _expect_bytes(image_cache_bytes)
         if not (views is None or callable(views)):
             raise TypeError(f"Expected `views` to be a function, got {type(views).__name__}.")
         self.ssl = make_head(ssl)
@@ -203,11 +210,13 @@ class DLCPAStrategy(SupervisedTemplate):
         self.views = PaperViews() if views is None and self.ssl is not None else views
         self.plastic_classifier = plastic_classifier
         self.classifier_features = classifier_features
+        self.image_cache_bytes = image_cache_bytes
         self._average_source = average_source
         self._average = average(list(dual.stable.parameters()))
         self._at_least_two = AtLeastTwo()
         self._now: _Experience | None = None
         self._own_loader: Any = None
+        self._own_dataset: Any = None
 
     # Start of an experience ---------------------------------------------------------------------
 
@@ -233,9 +242,10 @@ class DLCPAStrategy(SupervisedTemplate):
         self._average.begin(int(self.model.num_averaged))
         self._alignment.begin(p for layer in scope.layers for p in layer.parameters())
         self._schedule.begin(self.optimizer)
+        self.dataloader: Any = self._fast_loader()
         if self._needs_two:
             self._at_least_two.loader = self.dataloader
-            self.dataloader: Any = self._at_least_two
+            self.dataloader = self._at_least_two
 
     def _check_experience(self) -> None:
         if isinstance(self.experience, OnlineCLExperience):
@@ -250,10 +260,22 @@ class DLCPAStrategy(SupervisedTemplate):
                 "samples for a self-supervised loss or batch norm, got 1."
             )
 
+    def train_dataset_adaptation(self, **kwargs: Any) -> None:
+        """Take the experience's dataset, and remember it: a plugin may put another in its place."""
+        super().train_dataset_adaptation(**kwargs)
+        self._own_dataset = self.adapted_dataset
+
     def make_train_dataloader(self, **kwargs: Any) -> None:
         """Make Avalanche's loader, and remember it: a plugin may put another in its place."""
         super().make_train_dataloader(**kwargs)
         self._own_loader = self.dataloader
+
+    def _fast_loader(self) -> Any:
+        """The loader of this experience, from memory if nobody but us has chosen its data."""
+        is_ours = self.dataloader is self._own_loader and self.adapted_dataset is self._own_dataset
+        if not is_ours or not self.image_cache_bytes:
+            return self.dataloader
+        return cached(self.dataloader, device=self.device, most_bytes=self.image_cache_bytes)
 
     def _has_other_samples(self, classes: list[int]) -> bool:
         """Whether a plugin mixes samples of earlier tasks into the mini-batches (replay)."""
@@ -417,7 +439,7 @@ class DLCPAStrategy(SupervisedTemplate):
         """Hold nothing of an experience: no sample, feature or loader of it stays reachable."""
         if self._now is not None:
             remove_parameters_(self.optimizer, self._now.temporary)
-        self._now = self._own_loader = self._at_least_two.loader = None
+        self._now = self._own_loader = self._own_dataset = self._at_least_two.loader = None
 
     @torch.no_grad()
     def eval(self, exp_list: Any, **kwargs: Any) -> dict[str, Any]:
@@ -439,6 +461,14 @@ def _expect_weight(weight: Any) -> None:
     if not isinstance(weight, numbers.Real) or not 0 <= float(weight) < math.inf:
         raise ValueError(
             f"Expected `supervised_weight` to be a finite number of at least 0, got {weight}."
+        )
+
+
+def _expect_bytes(image_cache_bytes: Any) -> None:
+    if not isinstance(image_cache_bytes, numbers.Real) or not float(image_cache_bytes) >= 0:
+        raise ValueError(
+            f"Expected `image_cache_bytes` to be a number of at least 0, got {image_cache_bytes!r}:"
+            " 0 for Avalanche's own loader."
         )
 
 
