@@ -31,6 +31,7 @@ from avalanche_dlcpa.optimizer import (
     remove_parameters_,
     split_parameters,
 )
+from avalanche_dlcpa.precision import PRECISIONS, autocast
 from avalanche_dlcpa.schedules import ExperienceSchedule, SchedulerFactory
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
 from avalanche_dlcpa.task_classifiers import ClassifierScope, scope_of
@@ -108,6 +109,9 @@ class DLCPAStrategy(SupervisedTemplate):
             once, held on the device, and go through the stream's own transforms in batches, where
             these are recognised (see `avalanche_dlcpa.feeding`) and no plugin has put other data or
             another loader in place. Otherwise, and with 0, Avalanche's loader feeds the strategy.
+        precision: Of all passes through the learners and the momentum encoder: ``"float32"``, or
+            ``"bf16"`` for torch's autocast to bfloat16. Parameters, averages, classifiers, losses
+            and the statistics of batch norm are in float32 either way.
         train_mb_size: Mini-batch size in training; at least 2 with a self-supervised loss or batch
             norm, so Avalanche's default of 1 does not do for those.
         train_epochs: Epochs an experience.
@@ -150,6 +154,7 @@ class DLCPAStrategy(SupervisedTemplate):
         plastic_classifier: str = "aligned",
         classifier_features: str = "stable",
         image_cache_bytes: float = DEFAULT_CACHE_BYTES,
+        precision: str = "float32",
         train_mb_size: int = 1,
         train_epochs: int = 1,
         eval_mb_size: int | None = 1,
@@ -163,6 +168,7 @@ class DLCPAStrategy(SupervisedTemplate):
         _expect_choice("peval_mode", peval_mode, ("experience", "epoch", "iteration"))
         _expect_choice("plastic_classifier", plastic_classifier, ("aligned", "temporary"))
         _expect_choice("classifier_features", classifier_features, ("stable", "plastic"))
+        _expect_choice("precision", precision, PRECISIONS)
         _expect_weight(supervised_weight)
         _expect_bytes(image_cache_bytes)
         if not (views is None or callable(views)):
@@ -211,6 +217,7 @@ class DLCPAStrategy(SupervisedTemplate):
         self.plastic_classifier = plastic_classifier
         self.classifier_features = classifier_features
         self.image_cache_bytes = image_cache_bytes
+        self.precision = precision
         self._average_source = average_source
         self._average = average(list(dual.stable.parameters()))
         self._at_least_two = AtLeastTwo()
@@ -314,23 +321,25 @@ class DLCPAStrategy(SupervisedTemplate):
             Logits (B, W) by class label; in training those of the first view.
         """
         if not self.is_training:
-            return self.model(self.mb_x, self._task_labels())
+            with autocast(self.precision, self.device):
+                return self.model(self.mb_x, self._task_labels())
         now = self._now
         assert now is not None
         _expect_queue(self.ssl, len(self.mb_x))
         now.statistics.keep()
         views = self._make_views(self.mb_x)
         features: Sequence[Tensor]
-        if self.ssl is None:
-            now.ssl_loss, features = 0.0, (self.model.plastic(views[0]),)
-        else:
-            now.ssl_loss, features = self.ssl(self.model.plastic, *views)
+        with autocast(self.precision, self.device):
+            if self.ssl is None:
+                now.ssl_loss, features = 0.0, (self.model.plastic(views[0]),)
+            else:
+                now.ssl_loss, features = self.ssl(self.model.plastic, *views)
         together = torch.cat([checked_features(f, self.model.num_features) for f in features])
         now.views = torch.cat(list(views[: len(features)]))
         targets = now.scope.targets(self.mb_y, self._task_labels())
         now.targets = targets.repeat(len(features))
         if now.temporary is not None:
-            now.logits = now.temporary(together)
+            now.logits = now.temporary(together.to(now.temporary.weight.dtype))
         else:
             now.logits = now.scope.logits(together, frozen=True)
         first, width = now.logits[: len(targets)], self.model.classifiers.num_outputs
@@ -395,7 +404,7 @@ class DLCPAStrategy(SupervisedTemplate):
         """Step 3: one step of the classifier on the stable learner's features of the same views."""
         now = self._now
         assert now is not None
-        with torch.no_grad():
+        with torch.no_grad(), autocast(self.precision, self.device):
             features = self.model.stable(now.views)  # also keeps its batch norm statistics up
             if self.classifier_features == "plastic":
                 features = self.model.plastic(now.views)
