@@ -233,7 +233,8 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     add_run_arguments(parser)
     arguments = parser.parse_args(words)
     if arguments.quick:
-        vars(arguments).update(QUICK)
+        parser.set_defaults(**QUICK)
+        arguments = parser.parse_args(words)
     return arguments
 
 

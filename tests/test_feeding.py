@@ -38,7 +38,12 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from avalanche_dlcpa.feeding import CachedLoader, cached
-from avalanche_dlcpa.streams import split_digits
+from avalanche_dlcpa.streams import (
+    split_cifar100,
+    split_digits,
+    split_mnist,
+    split_tiny_imagenet,
+)
 
 CPU = torch.device("cpu")
 EVAL = v1.Compose([v1.ToTensor(), v1.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))])
@@ -226,6 +231,21 @@ def test_augmentation_has_the_distribution_of_the_streams_own(folder):
     counts = outcomes(ours, 2000)
     assert counts.keys() == expected.keys()
     assert chisquare(list(counts.values())).pvalue > 1e-3
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize("augment", [False, True])
+@pytest.mark.parametrize("split", [split_cifar100, split_mnist, split_tiny_imagenet])
+def test_real_streams_are_recognised(data_root, split, augment):
+    stream = split(5, train_images_per_class=20, augment=augment, dataset_root=data_root)
+    theirs = task_balanced(stream.train_stream[1].dataset.train(), batch_size=32)
+    ours = cached(theirs, device=CPU)
+    assert isinstance(ours, CachedLoader)
+    if not augment or split is split_mnist:
+        assert_as_avalanche(theirs)
+    for their_batch, our_batch in zip(epoch_of(theirs)[:1], epoch_of(ours), strict=False):
+        assert torch.equal(our_batch[1], their_batch[1])
+        torch.testing.assert_close(our_batch[0].mean(), their_batch[0].mean(), rtol=0.2, atol=0.1)
 
 
 # Avalanche's own loader ---------------------------------------------------------------------------
