@@ -105,7 +105,9 @@ class DualLearner(DynamicModule):
             lowest logit of its row. Where none may answer (a task never trained), a further column
             beyond all labels is the largest, so that no label is right by chance.
         """
-        return self.classifiers.answer(self.classifiers(self.features(x)), task_labels)
+        features = self.features(x)
+        with torch.autocast(features.device.type, enabled=False):
+            return self.classifiers.answer(self.classifiers(features), task_labels)
 
 
 def checked_features(features: Any, num_features: int) -> Tensor:

@@ -24,12 +24,14 @@ from avalanche_dlcpa.averaging import ParameterAverage
 from avalanche_dlcpa.batch_norm import batch_norms, recalibrate_batch_norm_
 from avalanche_dlcpa.dual_learner import DualLearner, checked_features
 from avalanche_dlcpa.experiences import classes_of, task_label_of
+from avalanche_dlcpa.feeding import DEFAULT_CACHE_BYTES, cached
 from avalanche_dlcpa.optimizer import (
     adopt_parameters_,
     check_optimizer,
     remove_parameters_,
     split_parameters,
 )
+from avalanche_dlcpa.precision import PRECISIONS, autocast
 from avalanche_dlcpa.schedules import ExperienceSchedule, SchedulerFactory
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
 from avalanche_dlcpa.task_classifiers import ClassifierScope, scope_of
@@ -103,6 +105,13 @@ class DLCPAStrategy(SupervisedTemplate):
             task, or a ``"temporary"`` one of its own (ablation b).
         classifier_features: What the classifier is trained on: features of the ``"stable"``
             learner, or of the ``"plastic"`` one (ablation e).
+        image_cache_bytes: Most memory for the images of the experience in training. They are read
+            once, held on the device, and go through the stream's own transforms in batches, where
+            these are recognised (see `avalanche_dlcpa.feeding`) and no plugin has put other data or
+            another loader in place. Otherwise, and with 0, Avalanche's loader feeds the strategy.
+        precision: Of all passes through the learners and the momentum encoder: ``"float32"``, or
+            ``"bf16"`` for torch's autocast to bfloat16. Parameters, averages, classifiers, losses
+            and the statistics of batch norm are in float32 either way.
         train_mb_size: Mini-batch size in training; at least 2 with a self-supervised loss or batch
             norm, so Avalanche's default of 1 does not do for those.
         train_epochs: Epochs an experience.
@@ -144,6 +153,8 @@ class DLCPAStrategy(SupervisedTemplate):
         stable_update: str = "cumulative",
         plastic_classifier: str = "aligned",
         classifier_features: str = "stable",
+        image_cache_bytes: float = DEFAULT_CACHE_BYTES,
+        precision: str = "float32",
         train_mb_size: int = 1,
         train_epochs: int = 1,
         eval_mb_size: int | None = 1,
@@ -157,7 +168,9 @@ class DLCPAStrategy(SupervisedTemplate):
         _expect_choice("peval_mode", peval_mode, ("experience", "epoch", "iteration"))
         _expect_choice("plastic_classifier", plastic_classifier, ("aligned", "temporary"))
         _expect_choice("classifier_features", classifier_features, ("stable", "plastic"))
+        _expect_choice("precision", precision, PRECISIONS)
         _expect_weight(supervised_weight)
+        _expect_bytes(image_cache_bytes)
         if not (views is None or callable(views)):
             raise TypeError(f"Expected `views` to be a function, got {type(views).__name__}.")
         self.ssl = make_head(ssl)
@@ -203,11 +216,14 @@ class DLCPAStrategy(SupervisedTemplate):
         self.views = PaperViews() if views is None and self.ssl is not None else views
         self.plastic_classifier = plastic_classifier
         self.classifier_features = classifier_features
+        self.image_cache_bytes = image_cache_bytes
+        self.precision = precision
         self._average_source = average_source
         self._average = average(list(dual.stable.parameters()))
         self._at_least_two = AtLeastTwo()
         self._now: _Experience | None = None
         self._own_loader: Any = None
+        self._own_dataset: Any = None
 
     # Start of an experience ---------------------------------------------------------------------
 
@@ -233,9 +249,10 @@ class DLCPAStrategy(SupervisedTemplate):
         self._average.begin(int(self.model.num_averaged))
         self._alignment.begin(p for layer in scope.layers for p in layer.parameters())
         self._schedule.begin(self.optimizer)
+        self.dataloader: Any = self._fast_loader()
         if self._needs_two:
             self._at_least_two.loader = self.dataloader
-            self.dataloader: Any = self._at_least_two
+            self.dataloader = self._at_least_two
 
     def _check_experience(self) -> None:
         if isinstance(self.experience, OnlineCLExperience):
@@ -250,10 +267,22 @@ class DLCPAStrategy(SupervisedTemplate):
                 "samples for a self-supervised loss or batch norm, got 1."
             )
 
+    def train_dataset_adaptation(self, **kwargs: Any) -> None:
+        """Take the experience's dataset, and remember it: a plugin may put another in its place."""
+        super().train_dataset_adaptation(**kwargs)
+        self._own_dataset = self.adapted_dataset
+
     def make_train_dataloader(self, **kwargs: Any) -> None:
         """Make Avalanche's loader, and remember it: a plugin may put another in its place."""
         super().make_train_dataloader(**kwargs)
         self._own_loader = self.dataloader
+
+    def _fast_loader(self) -> Any:
+        """The loader of this experience, from memory if nobody but us has chosen its data."""
+        is_ours = self.dataloader is self._own_loader and self.adapted_dataset is self._own_dataset
+        if not is_ours or not self.image_cache_bytes:
+            return self.dataloader
+        return cached(self.dataloader, device=self.device, most_bytes=self.image_cache_bytes)
 
     def _has_other_samples(self, classes: list[int]) -> bool:
         """Whether a plugin mixes samples of earlier tasks into the mini-batches (replay)."""
@@ -292,23 +321,25 @@ class DLCPAStrategy(SupervisedTemplate):
             Logits (B, W) by class label; in training those of the first view.
         """
         if not self.is_training:
-            return self.model(self.mb_x, self._task_labels())
+            with autocast(self.precision, self.device):
+                return self.model(self.mb_x, self._task_labels())
         now = self._now
         assert now is not None
         _expect_queue(self.ssl, len(self.mb_x))
         now.statistics.keep()
         views = self._make_views(self.mb_x)
         features: Sequence[Tensor]
-        if self.ssl is None:
-            now.ssl_loss, features = 0.0, (self.model.plastic(views[0]),)
-        else:
-            now.ssl_loss, features = self.ssl(self.model.plastic, *views)
+        with autocast(self.precision, self.device):
+            if self.ssl is None:
+                now.ssl_loss, features = 0.0, (self.model.plastic(views[0]),)
+            else:
+                now.ssl_loss, features = self.ssl(self.model.plastic, *views)
         together = torch.cat([checked_features(f, self.model.num_features) for f in features])
         now.views = torch.cat(list(views[: len(features)]))
         targets = now.scope.targets(self.mb_y, self._task_labels())
         now.targets = targets.repeat(len(features))
         if now.temporary is not None:
-            now.logits = now.temporary(together)
+            now.logits = now.temporary(together.to(now.temporary.weight.dtype))
         else:
             now.logits = now.scope.logits(together, frozen=True)
         first, width = now.logits[: len(targets)], self.model.classifiers.num_outputs
@@ -373,7 +404,7 @@ class DLCPAStrategy(SupervisedTemplate):
         """Step 3: one step of the classifier on the stable learner's features of the same views."""
         now = self._now
         assert now is not None
-        with torch.no_grad():
+        with torch.no_grad(), autocast(self.precision, self.device):
             features = self.model.stable(now.views)  # also keeps its batch norm statistics up
             if self.classifier_features == "plastic":
                 features = self.model.plastic(now.views)
@@ -417,7 +448,7 @@ class DLCPAStrategy(SupervisedTemplate):
         """Hold nothing of an experience: no sample, feature or loader of it stays reachable."""
         if self._now is not None:
             remove_parameters_(self.optimizer, self._now.temporary)
-        self._now = self._own_loader = self._at_least_two.loader = None
+        self._now = self._own_loader = self._own_dataset = self._at_least_two.loader = None
 
     @torch.no_grad()
     def eval(self, exp_list: Any, **kwargs: Any) -> dict[str, Any]:
@@ -439,6 +470,14 @@ def _expect_weight(weight: Any) -> None:
     if not isinstance(weight, numbers.Real) or not 0 <= float(weight) < math.inf:
         raise ValueError(
             f"Expected `supervised_weight` to be a finite number of at least 0, got {weight}."
+        )
+
+
+def _expect_bytes(image_cache_bytes: Any) -> None:
+    if not isinstance(image_cache_bytes, numbers.Real) or not float(image_cache_bytes) >= 0:
+        raise ValueError(
+            f"Expected `image_cache_bytes` to be a number of at least 0, got {image_cache_bytes!r}:"
+            " 0 for Avalanche's own loader."
         )
 
 

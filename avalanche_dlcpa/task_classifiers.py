@@ -71,7 +71,7 @@ class TaskClassifiers(nn.Module):
         """Logits of all classifiers side by side, (B, D) -> (B, K), columns as in `keys`."""
         if not self.layers:
             return features.new_zeros(len(features), 0)
-        return F.linear(features, *_side_by_side(self.linears))
+        return _linear(features, *_side_by_side(self.linears))
 
     def answer(self, logits: Tensor, task_labels: Tensor | int | None = None) -> Tensor:
         """Order logits (B, K) by class label, (B, W); see `DualLearner.forward`.
@@ -123,6 +123,11 @@ def _side_by_side(layers: list[nn.Linear]) -> tuple[Tensor, Tensor | None]:
     return weight, torch.cat([layer.bias for layer in layers]) if has_bias else None
 
 
+def _linear(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    # features of an autocast pass are narrower than the classifiers
+    return F.linear(features.to(weight.dtype), weight, bias)
+
+
 def _with_none_of_these(answer: Tensor, lowest: Tensor, allowed: Tensor) -> Tensor:
     """Add a largest column, beyond all labels, where no class may answer."""
     nothing = ~allowed.any(dim=1, keepdim=True)
@@ -163,7 +168,7 @@ class ClassifierScope:
         weight, bias = _side_by_side(self.layers)
         if frozen:
             weight, bias = weight.detach(), None if bias is None else bias.detach()
-        logits = F.linear(features, weight, bias)
+        logits = _linear(features, weight, bias)
         return logits if self.columns is None else logits.index_select(1, self.columns)
 
     def targets(self, labels: Tensor, task_labels: Tensor | None) -> Tensor:

@@ -236,9 +236,14 @@ def _numbers(values: Any) -> list[float | None]:
 
 
 def provenance(cell: Cell, device: str) -> dict[str, Any]:
-    """Where numbers come from: command, versions, commit and kind of machine."""
+    """Where the numbers of a cell come from: command, versions, commit and kind of machine."""
+    return origin_of(["python", "-m", "benchmarks.run", *cell.words], device)
+
+
+def origin_of(command: list[str], device: str) -> dict[str, Any]:
+    """Where the numbers of a command come from: versions, commit and kind of machine."""
     return {
-        "command": shlex.join(["python", "-m", "benchmarks.run", *cell.words]),
+        "command": shlex.join(command),
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "commit": _commit(),

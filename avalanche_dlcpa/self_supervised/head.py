@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from avalanche_dlcpa.precision import full_precision
 from avalanche_dlcpa.self_supervised import _solo_learn
 
 
@@ -22,6 +23,9 @@ class SelfSupervisedHead(nn.Module):
     Its parameters are trained by the user's optimizer, beside those of the plastic learner. A head
     that follows the plastic learner with a momentum encoder builds it as ``momentum_encoder`` and
     says so; that is what ``average_source="momentum"`` averages.
+
+    With the strategy's ``precision="bf16"``, ``forward`` runs under torch's autocast. `loss` leaves
+    it by itself; a loss of one's own that multiplies matrices should do so, too.
 
     Attributes:
         loss_name: The loss of solo-learn that `loss` calls, None for a loss of one's own.
@@ -42,9 +46,12 @@ class SelfSupervisedHead(nn.Module):
             _solo_learn.load_loss(self.loss_name)  # missing? then say so now, not in training
 
     def loss(self, *arguments: Any) -> Tensor:
-        """The loss of solo-learn that ``loss_name`` names."""
+        """The loss of solo-learn that ``loss_name`` names, in float32 also under autocast."""
         assert self.loss_name is not None
-        return _solo_learn.load_loss(self.loss_name)(*arguments)
+        function = _solo_learn.load_loss(self.loss_name)
+        wide = [full_precision(a) if isinstance(a, Tensor) else a for a in arguments]
+        with torch.autocast(wide[0].device.type, enabled=False):
+            return function(*wide)
 
     def build(self, plastic: nn.Module, num_features: int) -> None:
         """Make the layers, once, before training.

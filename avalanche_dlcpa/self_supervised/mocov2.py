@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from avalanche_dlcpa.precision import full_precision
 from avalanche_dlcpa.self_supervised.head import momentum_copy, momentum_update_
 from avalanche_dlcpa.self_supervised.queue import QueueHead
 
@@ -50,6 +51,6 @@ class MoCoV2(QueueHead):
         features = plastic(view1)
         momentum_update_(self.momentum_encoder, plastic, momentum=self.momentum)
         with torch.no_grad():
-            self._keys = F.normalize(self.momentum_encoder(view2), dim=1)
-        loss = self.loss(F.normalize(features, dim=1), self._keys, self.queue, self.temperature)
-        return loss, (features,)
+            self._keys = F.normalize(full_precision(self.momentum_encoder(view2)), dim=1)
+        queries = F.normalize(full_precision(features), dim=1)
+        return self.loss(queries, self._keys, self.queue, self.temperature), (features,)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from avalanche_dlcpa.precision import full_precision
 from avalanche_dlcpa.self_supervised.head import multilayer_perceptron
 from avalanche_dlcpa.self_supervised.queue import QueueHead
 
@@ -62,10 +64,12 @@ class NNCLR(QueueHead):
         projection1, projection2 = self.projector(features1), self.projector(features2)
         loss = self._direction(projection1, self.predictor(projection2))
         loss = (loss + self._direction(projection2, self.predictor(projection1))) / 2
-        self._keys = F.normalize(projection1.detach(), dim=1)
+        self._keys = F.normalize(full_precision(projection1.detach()), dim=1)
         return loss, (features1, features2)
 
     def _direction(self, projection: Tensor, prediction: Tensor) -> Tensor:
-        similarity = F.normalize(projection.detach(), dim=1) @ self.queue  # (B, Q)
+        with torch.autocast(projection.device.type, enabled=False):
+            query = F.normalize(full_precision(projection.detach()), dim=1)
+            similarity = query @ full_precision(self.queue)  # (B, Q)
         neighbours = self.queue.index_select(1, similarity.argmax(dim=1)).T  # (B, D)
         return self.loss(neighbours, prediction, self.temperature)

@@ -1,0 +1,287 @@
+"""How fast DLCPA trains, beside the passes through the networks that it cannot avoid.
+
+python -m benchmarks.throughput --dataset-root DATA --threads 2 --out results/throughput.json
+
+An iteration is one of a real `strategy.train`: loader, hooks and metrics included. The passes are
+timed between the epochs of the same training, so that both see the same machine. With a dataset
+root the images are CIFAR-100's, without it scikit-learn's digits, enlarged to the same size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import statistics
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from avalanche.benchmarks import NCScenario, tensors_benchmark
+from avalanche.core import SupervisedPlugin
+from avalanche.evaluation.metrics import accuracy_metrics, loss_metrics
+from avalanche.training.plugins import EvaluationPlugin
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from avalanche_dlcpa import DLCPAStrategy, backbones, streams
+from avalanche_dlcpa.precision import PRECISIONS
+from avalanche_dlcpa.self_supervised import HEADS
+from benchmarks.memory import kept_bytes, peak_bytes, reset_peak
+from benchmarks.phases import PHASES
+from benchmarks.run import add_run_arguments, origin_of, save_json
+from benchmarks.timing import IterationTimes, Stopwatch
+
+NUM_CLASSES = 10  # of the experience
+NETWORKS = {"resnet18": backbones.resnet18, "resnet34": backbones.resnet34}
+QUICK = {"widths": [4], "batch_sizes": [8], "iterations": 2, "rounds": 2, "growth": 3}
+TABLE = ("head", "network", "width", "batch_size", "precision")
+FIGURES = ("iteration_ms", "passes_ms", "ratio", "images_per_second", "peak_mb")
+
+Row = dict[str, Any]
+
+
+def one_experience(dataset_root: str | None, num_images: int) -> NCScenario:
+    """A stream whose first experience has 10 classes and about so many images (3, 32, 32)."""
+    per_class = -(-num_images // NUM_CLASSES)
+    if dataset_root is not None:
+        return streams.split_cifar100(
+            100 // NUM_CLASSES,
+            train_images_per_class=min(per_class, 500),
+            augment=False,
+            dataset_root=dataset_root,
+        )
+    images, labels = _digits(per_class)
+    return tensors_benchmark([(images, labels)], [(images[:2], labels[:2])], task_labels=[0])
+
+
+def _digits(per_class: int) -> tuple[Tensor, Tensor]:
+    """So many digits of each class (at most 125), (N, 3, 32, 32), and their labels."""
+    stream = streams.split_digits(1, train_images_per_class=min(per_class, 125))
+    images, labels = zip(*[sample[:2] for sample in stream.train_stream[0].dataset], strict=True)
+    pixels = torch.stack(images).expand(-1, 3, -1, -1)
+    return nn.functional.interpolate(pixels, size=(32, 32)), torch.tensor(labels)
+
+
+def make_strategy(
+    *, head: str, network: str, width: int, plugin: SupervisedPlugin, **options: Any
+) -> DLCPAStrategy:
+    """The strategy of the paper's CIFAR-100 rows, with accuracy and loss of each epoch."""
+    model = NETWORKS[network](NUM_CLASSES, width=width)
+    return DLCPAStrategy(
+        model=model,
+        optimizer=SGD(model.parameters(), lr=0.005),
+        ssl=None if head == "none" else head,
+        plugins=[plugin],
+        evaluator=EvaluationPlugin(accuracy_metrics(epoch=True), loss_metrics(epoch=True)),
+        **options,
+    )
+
+
+def measure(
+    *,
+    head: str,
+    network: str,
+    width: int,
+    batch_size: int,
+    precision: str,
+    iterations: int,
+    rounds: int,
+    dataset_root: str | None = None,
+    device: str = "cpu",
+    image_cache: bool = True,
+) -> Row:
+    """Time one configuration.
+
+    Args:
+        head: Name of a self-supervised head, or ``"none"``.
+        network: Of `NETWORKS`.
+        width: Of the network.
+        batch_size: In training.
+        precision: Of the strategy.
+        iterations: Of an epoch, as far as there are images.
+        rounds: Epochs of which the median is taken.
+        dataset_root: Folder of CIFAR-100; None: digits.
+        device: Where to train.
+        image_cache: Whether the images are held on the device.
+
+    Returns:
+        Median milliseconds of iterations and passes, median of the ratios of each round, images a
+        second, the most memory (on a CPU resident, all of the process), shares of the phases.
+    """
+    gc.collect()
+    reset_peak(device)
+    torch.manual_seed(0)
+    stopwatch = Stopwatch(rounds)
+    strategy = make_strategy(
+        head=head,
+        network=network,
+        width=width,
+        plugin=stopwatch,
+        precision=precision,
+        train_mb_size=batch_size,
+        train_epochs=stopwatch.epochs,
+        device=device,
+        **({} if image_cache else {"image_cache_bytes": 0}),
+    )
+    stream = one_experience(dataset_root, iterations * batch_size)
+    strategy.train(stream.train_stream[0], eval_streams=[])
+    assert stopwatch.phases is not None
+    pairs = zip(stopwatch.iteration_ms, stopwatch.passes_ms, strict=True)
+    iteration_ms = statistics.median(stopwatch.iteration_ms)
+    return {
+        "head": head,
+        "network": network,
+        "width": width,
+        "batch_size": batch_size,
+        "precision": precision,
+        "iteration_ms": iteration_ms,
+        "passes_ms": statistics.median(stopwatch.passes_ms),
+        "ratio": statistics.median(iteration / passes for iteration, passes in pairs),
+        "images_per_second": 1e3 * batch_size / iteration_ms,
+        "peak_mb": peak_bytes(device) / 1e6,
+        "shares": stopwatch.phases.shares(),
+        "rounds": {"iteration_ms": stopwatch.iteration_ms, "passes_ms": stopwatch.passes_ms},
+    }
+
+
+def growth(
+    num_experiences: int,
+    *,
+    head: str,
+    network: str,
+    width: int,
+    batch_size: int,
+    precision: str,
+    iterations: int,
+    device: str = "cpu",
+) -> list[Row]:
+    """Time and memory as experiences of 10 new classes each come in.
+
+    Returns:
+        A row for experiences 1, 2, 5, 10, ... and the last: classes so far, median milliseconds of
+        an iteration, and bytes of all tensors that stay, those of the classifiers and the others.
+    """
+    torch.manual_seed(0)
+    times = IterationTimes()
+    strategy = make_strategy(
+        head=head,
+        network=network,
+        width=width,
+        plugin=times,
+        precision=precision,
+        train_mb_size=batch_size,
+        device=device,
+    )
+    images, labels = _digits(-(-iterations * batch_size // NUM_CLASSES))
+    told = {f * 10**p for f in (1, 2, 5) for p in range(5)} | {num_experiences}
+    rows = []
+    for number in range(1, num_experiences + 1):
+        data = [(images, labels + NUM_CLASSES * (number - 1))]
+        stream = tensors_benchmark(data, data, task_labels=[0])
+        strategy.train(stream.train_stream[0], eval_streams=[])
+        if number in told:
+            classifiers = strategy.model.classifiers.state_dict().values()
+            kept, own = kept_bytes(strategy), sum(t.nbytes for t in classifiers)
+            rows.append(
+                {
+                    "experience": number,
+                    "classes": NUM_CLASSES * number,
+                    "iteration_ms": statistics.median(times.milliseconds),
+                    "kept_bytes": kept,
+                    "classifier_bytes": own,
+                    "other_bytes": kept - own,
+                }
+            )
+    return rows
+
+
+def table(rows: Sequence[Row], columns: Sequence[str]) -> str:
+    """Rows as lines of text, numbers to the right."""
+    cells = [list(columns), *[[_cell(row[name]) for name in columns] for row in rows]]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        for line in cells
+    )
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument(
+        "--heads", nargs="+", choices=["none", *HEADS], default=["mocov2", "simclr", "byol"]
+    )
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=["resnet18"])
+    parser.add_argument("--widths", nargs="+", type=int, default=[64, 16])
+    parser.add_argument("--batch-sizes", nargs="+", type=int, default=[32])
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
+    parser.add_argument("--iterations", type=int, default=20, help="of a round")
+    parser.add_argument("--rounds", type=int, default=5, help="of which the median is taken")
+    parser.add_argument(
+        "--growth", type=int, default=100, help="experiences of the growth figures; 0: none"
+    )
+    parser.add_argument("--own-loader", action="store_true", help="Avalanche's, no image cache")
+    parser.add_argument("--quick", action="store_true", help="only show that everything works")
+    parser.add_argument("--out", type=Path, default=Path("results/throughput.json"))
+    add_run_arguments(parser)
+    arguments = parser.parse_args(words)
+    if arguments.quick:
+        parser.set_defaults(**QUICK)
+        arguments = parser.parse_args(words)
+    return arguments
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measure, print the tables as they grow and write the JSON after each configuration."""
+    given = _arguments(words)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", message="No loggers specified")
+    torch.set_num_threads(given.threads)
+    command = ["python", "-m", "benchmarks.throughput", *(sys.argv[1:] if words is None else words)]
+    result: Row = {
+        "configurations": [],
+        "growth": [],
+        "provenance": origin_of(command, given.device),
+    }
+    if torch.device(given.device).type == "cuda":
+        result["provenance"]["gpu"] = torch.cuda.get_device_name(given.device)
+    names = (given.heads, given.networks, given.widths, given.batch_sizes, given.precisions)
+    for configuration in itertools.product(*names):
+        row = measure(
+            **dict(zip(TABLE, configuration, strict=True)),
+            iterations=given.iterations,
+            rounds=given.rounds,
+            dataset_root=given.dataset_root,
+            device=given.device,
+            image_cache=not given.own_loader,
+        )
+        result["configurations"].append(row)
+        save_json(result, given.out)
+        print(f"measured {' '.join(map(str, configuration))}", flush=True)
+    rows = result["configurations"]
+    print(f"\n{table(rows, (*TABLE, *FIGURES))}\n\nshares of an iteration in percent")
+    percent = [row | {name: 100 * row["shares"][name] for name in PHASES} for row in rows]
+    print(table(percent, (*TABLE, *PHASES)))
+    if given.growth:
+        first = [values[0] for values in names[:2]] + [min(given.widths)]
+        settings = dict(
+            zip(TABLE, [*first, given.batch_sizes[0], given.precisions[0]], strict=True)
+        )
+        result["growth"] = growth(
+            given.growth, **settings, iterations=given.iterations, device=given.device
+        )
+        print(
+            f"\nwith the number of experiences\n{table(result['growth'], [*result['growth'][0]])}"
+        )
+    print(f"wrote {save_json(result, given.out)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Clocks in a DLCPA training: of epochs, of the unavoidable passes between them, of iterations."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from avalanche.core import SupervisedPlugin
+
+from avalanche_dlcpa import DLCPAStrategy
+from avalanche_dlcpa.precision import autocast
+from avalanche_dlcpa.self_supervised import HEADS
+from avalanche_dlcpa.training_guards import StatisticsGuard
+from benchmarks.phases import REST, Phases, watched
+
+# Passes of a mini-batch: views through the plastic learner (forward and backward) and, without
+# gradients, through the stable learner; views through the momentum encoder. Others: (2, 0).
+NUM_PASSES = {"none": (1, 0), "mocov2": (1, 1), "byol": (2, 2)}
+
+
+class Stopwatch(SupervisedPlugin):
+    """Times epochs as a whole, and between them the unavoidable passes; the last epoch by phase.
+
+    Args:
+        rounds: How many epochs are timed; one more before them warms up, one after them is watched.
+    """
+
+    def __init__(self, rounds: int):
+        super().__init__()
+        self.rounds = rounds
+        self.iteration_ms: list[float] = []
+        self.passes_ms: list[float] = []
+        self.phases: Phases | None = None
+        self._watch: Any = None
+        self._since = 0.0
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs the strategy has to train."""
+        return self.rounds + 2
+
+    def before_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
+        """Start to watch the last epoch."""
+        if strategy.clock.train_exp_epochs == self.epochs - 1:
+            self.phases = Phases(_synchronizer(strategy.device))
+            self._watch = watched(strategy, self.phases)
+            self._watch.__enter__()
+            self.phases.begin()
+
+    def after_training_iteration(self, strategy: Any, **kwargs: Any) -> None:
+        """Alignment has ended, the hooks of other plugins follow."""
+        if self.phases is not None:
+            self.phases.become(REST)
+
+    def after_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
+        """Take the time of the epoch, then that of as many passes."""
+        if self.phases is not None:
+            self.phases.credit()
+            self._watch.__exit__(None, None, None)
+            return
+        synchronize = _synchronizer(strategy.device)
+        synchronize()
+        epoch = time.perf_counter() - self._since
+        num_iterations = len(strategy.dataloader)
+        passes = _seconds(unavoidable_passes(strategy), num_iterations, synchronize)
+        if strategy.clock.train_exp_epochs > 0:
+            self.iteration_ms.append(1e3 * epoch / num_iterations)
+            self.passes_ms.append(1e3 * passes / num_iterations)
+        self._since = time.perf_counter()
+
+
+def unavoidable_passes(strategy: DLCPAStrategy) -> Callable[[], None]:
+    """The passes of one iteration alone, on images like those of the present mini-batch."""
+    model, ssl = strategy.model, strategy.ssl
+    name = "none" if ssl is None else next(n for n, head in HEADS.items() if type(ssl) is head)
+    num_views, num_keys = NUM_PASSES.get(name, (2, 0))
+    size = (strategy.train_mb_size, *strategy.mb_x.shape[1:])
+    views = [torch.randn(size, device=strategy.device) for _ in range(2)]
+    modules = [model] if ssl is None else [model, ssl]
+    guard = StatisticsGuard(*modules)
+
+    def run() -> None:
+        guard.keep()
+        with torch.enable_grad(), autocast(strategy.precision, strategy.device):
+            features = [model.plastic(view) for view in views[:num_views]]
+        torch.cat(features).float().mean().backward()
+        with torch.no_grad(), autocast(strategy.precision, strategy.device):
+            for view in views[:num_keys]:
+                assert ssl is not None
+                assert ssl.momentum_encoder is not None
+                ssl.momentum_encoder(view)
+            model.stable(torch.cat(views[:num_views]))
+        model.plastic.zero_grad(set_to_none=True)
+        guard.restore()  # training goes on as if nothing had been
+
+    return run
+
+
+def _seconds(run: Callable[[], None], count: int, synchronize: Callable[[], None]) -> float:
+    run()  # warms up
+    synchronize()
+    start = time.perf_counter()
+    for _ in range(count):
+        run()
+    synchronize()
+    return time.perf_counter() - start
+
+
+def _synchronizer(device: torch.device) -> Callable[[], None]:
+    return torch.cuda.synchronize if device.type == "cuda" else lambda: None
+
+
+class IterationTimes(SupervisedPlugin):
+    """Milliseconds of the iterations of an experience but the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.milliseconds: list[float] = []
+        self._since: float | None = None
+
+    def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """Forget the experience before."""
+        self.milliseconds, self._since = [], None
+
+    def before_training_iteration(self, strategy: Any, **kwargs: Any) -> None:
+        """Take the time since the same point of the last iteration."""
+        _synchronizer(strategy.device)()
+        now = time.perf_counter()
+        if self._since is not None:
+            self.milliseconds.append(1e3 * (now - self._since))
+        self._since = now

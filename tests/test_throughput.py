@@ -1,0 +1,107 @@
+"""The benchmark of the throughput: what it times is what training does, and it changes nothing."""
+
+import json
+import time
+from collections import Counter
+
+import pytest
+import torch
+from helpers import Probe, SmallCNN, nc_stream, small_head, state_of, strategy_of
+
+from avalanche_dlcpa.self_supervised import HEADS
+from benchmarks.phases import PHASES, REST, Phases, watched
+from benchmarks.throughput import FIGURES, TABLE, main, table
+from benchmarks.timing import unavoidable_passes
+
+
+def count_images(strategy, counts):
+    """Count the images that pass through each network, and those that come back."""
+
+    def forward(name):
+        return lambda module, inputs, output: counts.update({name: len(inputs[0])})
+
+    def backward(module, gradients, output_gradients):
+        counts["backward"] += len(output_gradients[0])
+
+    networks = {"plastic": strategy.model.plastic, "stable": strategy.model.stable}
+    if getattr(strategy.ssl, "momentum_encoder", None) is not None:
+        networks["momentum"] = strategy.ssl.momentum_encoder
+    handles = [m.register_forward_hook(forward(name)) for name, m in networks.items()]
+    handles.append(strategy.model.plastic.conv.register_full_backward_hook(backward))
+    return handles
+
+
+@pytest.mark.parametrize("ssl", [None, *HEADS])
+def test_the_unavoidable_passes_are_those_of_training(ssl):
+    training, alone, states = Counter(), Counter(), []
+
+    def run_passes(strategy):
+        for handle in handles:
+            handle.remove()
+        before = state_of(strategy.model, strategy.ssl)
+        run = unavoidable_passes(strategy)
+        count_images(strategy, alone)
+        run()
+        states.append((before, state_of(strategy.model, strategy.ssl)))
+        states.append([p.grad for p in strategy.model.plastic.parameters()])
+
+    probe = Probe(after_training_epoch=run_passes)
+    strategy = strategy_of(SmallCNN(), ssl=small_head(ssl), plugins=[probe])
+    handles = count_images(strategy, training)
+    strategy.train(nc_stream(per_class=8).train_stream[0])  # one iteration
+    assert alone == training
+    (before, after), gradients = states
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert gradients == [None] * len(gradients)
+
+
+def test_a_phase_within_another_takes_its_time_off_it():
+    phases = Phases()
+    inner = phases.timed(lambda: time.sleep(0.2), "views")
+    outer = phases.timed(lambda: (time.sleep(0.1), inner(), phases.become(REST)), "alignment")
+    start = time.perf_counter()
+    phases.begin()
+    outer()
+    phases.credit()
+    total = time.perf_counter() - start
+    assert phases.seconds["views"] >= 0.2
+    assert 0.1 <= phases.seconds["alignment"] <= total - 0.2
+    assert sum(phases.shares().values()) == pytest.approx(1)
+
+
+def test_watching_ends_without_a_trace():
+    strategy = strategy_of(SmallCNN(), ssl=small_head("byol"))
+    owners = (strategy, strategy.model.plastic, strategy.ssl, strategy.optimizer)
+    names = [set(vars(owner)) for owner in owners]
+    loader = strategy.dataloader
+    with watched(strategy, Phases()):
+        assert strategy.dataloader is not loader
+        assert [set(vars(owner)) for owner in owners] != names
+    assert [set(vars(owner)) for owner in owners] == names
+    assert strategy.dataloader is loader
+
+
+def test_the_quick_form_measures_everything(tmp_path, capsys):
+    path = tmp_path / "throughput.json"
+    words = ["--quick", "--heads", "mocov2", "--precisions", "float32", "bf16", "--out", str(path)]
+    main(words)
+    result = json.loads(path.read_text())
+    assert [row["precision"] for row in result["configurations"]] == ["float32", "bf16"]
+    for row in result["configurations"]:
+        assert all(row[name] > 0 for name in FIGURES)
+        assert list(row["shares"]) == list(PHASES)
+        assert all(share > 0 for share in row["shares"].values())
+        assert sum(row["shares"].values()) == pytest.approx(1)
+        rounds = row["rounds"]
+        assert len(rounds["iteration_ms"]) == len(rounds["passes_ms"]) == 2
+        assert min(rounds["iteration_ms"]) <= row["iteration_ms"] <= max(rounds["iteration_ms"])
+        assert row["images_per_second"] == pytest.approx(8000 / row["iteration_ms"])
+    growth = result["growth"]
+    assert [row["experience"] for row in growth] == [1, 2, 3]
+    assert [row["classes"] for row in growth] == [10, 20, 30]
+    assert len({row["other_bytes"] for row in growth}) == 1
+    one = growth[0]["classifier_bytes"]
+    assert [row["classifier_bytes"] for row in growth] == [one, 2 * one, 3 * one]
+    assert result["provenance"]["command"].startswith("python -m benchmarks.throughput --quick")
+    printed = capsys.readouterr().out
+    assert table(result["configurations"], (*TABLE, *FIGURES)) in printed
