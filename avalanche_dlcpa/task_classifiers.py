@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -66,6 +66,49 @@ class TaskClassifiers(nn.Module):
             self.keys += [(task_label, label) for label in new]
             self._columns = None
         self.widen(max(classes) + 1)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """Put the keys (K, 2) and the width of answers beside the layers."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}keys"] = torch.tensor(self.keys, dtype=torch.long).reshape(-1, 2)
+        destination[f"{prefix}num_outputs"] = torch.tensor(self.num_outputs)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Tensor], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """Make the layers that the state holds; torch loads them after this."""
+        keys = state_dict.pop(f"{prefix}keys", None)
+        num_outputs = state_dict.pop(f"{prefix}num_outputs", None)
+        if keys is not None and num_outputs is not None:
+            self._remake_layers(state_dict, f"{prefix}layers.")
+            self.keys = [(task, label) for task, label in keys.tolist()]
+            self.num_outputs = int(num_outputs)
+            self._columns = None
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def _remake_layers(self, state_dict: dict[str, Tensor], prefix: str) -> None:
+        """Have as many layers, of the widths, as a state; those that fit stay the same objects."""
+        weights: list[Tensor] = []
+        while f"{prefix}{len(weights)}.weight" in state_dict:
+            weights.append(state_dict[f"{prefix}{len(weights)}.weight"])
+        del self.layers[len(weights) :]
+        like = next(iter(self._start.weights.values()))
+        device = self.linears[0].weight.device if self.layers else like.device
+        for index, weight in enumerate(weights):
+            if index < len(self.layers) and self.linears[index].weight.shape == weight.shape:
+                continue
+            layer = nn.utils.skip_init(
+                nn.Linear,
+                weight.shape[1],
+                weight.shape[0],
+                bias=self._start.has_bias,
+                dtype=like.dtype,
+                device=device,
+            )
+            if index < len(self.layers):
+                self.layers[index] = layer
+            else:
+                self.layers.append(layer)
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits of all classifiers side by side, (B, D) -> (B, K), columns as in `keys`."""
