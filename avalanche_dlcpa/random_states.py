@@ -1,4 +1,4 @@
-"""The random states of Python, NumPy and torch as plain data, to go on drawing where one stopped."""
+"""The random states of Python, NumPy and torch as plain data, to draw on where one stopped."""
 
 from __future__ import annotations
 
@@ -21,10 +21,17 @@ def random_states(device: torch.device) -> dict[str, Any]:
         Plain numbers, lists and tensors.
     """
     version, words, gauss = random.getstate()
-    _, keys, position, has_gauss, cached = np.random.get_state()
+    numpy = np.random.get_state(legacy=False)
+    assert isinstance(numpy, dict)
+    keys, position = numpy["state"]["key"], numpy["state"]["pos"]
     return {
         "python": [version, list(words), gauss],
-        "numpy": [torch.from_numpy(keys.astype(np.int64)), int(position), has_gauss, cached],
+        "numpy": [
+            torch.from_numpy(keys.astype(np.int64)),
+            int(position),
+            int(numpy["has_gauss"]),
+            float(numpy["gauss"]),
+        ],
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
     }

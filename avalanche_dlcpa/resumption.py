@@ -11,136 +11,25 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from avalanche.training.templates import SupervisedTemplate
 
 from avalanche_dlcpa.checkpoint import CheckpointFolder, State
-from avalanche_dlcpa.experiences import classes_of
 from avalanche_dlcpa.random_states import random_states, set_random_states
-from avalanche_dlcpa.snapshot import NoPlainStateError, capture, plain_results, restore
+from avalanche_dlcpa.run_record import (
+    Call,
+    RestOfEpoch,
+    RunRecord,
+    checksum_of,
+    evaluation_of,
+    expect_same,
+    training_of,
+)
+from avalanche_dlcpa.snapshot import NoPlainStateError, capture, restore
 from avalanche_dlcpa.training_guards import preserved_random_states
-
-
-@dataclasses.dataclass
-class _Call:
-    """A call of the script that has ended: an experience trained, or a stream evaluated.
-
-    Attributes:
-        name: What was called with what.
-        results: The metric values that are new since the call before.
-    """
-
-    name: str
-    results: dict[str, Any]
-
-
-@dataclasses.dataclass
-class _Run:
-    """Where a run with checkpoints is.
-
-    Attributes:
-        folder: Of its checkpoints.
-        every_epochs: Epochs between checkpoints.
-        every_seconds: Seconds between checkpoints inside an epoch; None: none there.
-        fingerprint: What must be the same when it is resumed.
-        calls: Those that have ended, from the start of the script on.
-        num_passed: How many of them the script, started again, has come by.
-        results: The evaluator's values after the calls so far.
-        restored: The checkpoint, until everything in it has been used.
-        is_in_train: Whether `train` is running.
-        epoch_start: Random states when the present epoch began to load.
-        last_write: When the last checkpoint was written, or training began.
-        num_written: How many of the calls the last checkpoint holds.
-    """
-
-    folder: CheckpointFolder
-    every_epochs: int
-    every_seconds: float | None
-    fingerprint: dict[str, Any]
-    calls: list[_Call] = dataclasses.field(default_factory=list)
-    num_passed: int = 0
-    results: dict[str, Any] = dataclasses.field(default_factory=dict)
-    restored: State | None = None
-    is_in_train: bool = False
-    epoch_start: dict[str, Any] = dataclasses.field(default_factory=dict)
-    last_write: float = dataclasses.field(default_factory=time.monotonic)
-    num_written: int = 0
-
-    @property
-    def is_replaying(self) -> bool:
-        """Whether the script is still at calls that ended before the checkpoint."""
-        return self.num_passed < len(self.calls)
-
-    @property
-    def position(self) -> dict[str, Any] | None:
-        """Where in an experience to go on, as soon as it has been set up."""
-        return None if self.restored is None else self.restored["position"]
-
-    def pass_over(self, name: str) -> None:
-        """Come by a call that ended before the checkpoint."""
-        call = self.calls[self.num_passed]
-        self.expect(name, call.name)
-        self.num_passed += 1
-        self.results = self.results | call.results
-
-    def expect(self, name: str, expected: str) -> None:
-        """Refuse a script that does something else than the run of the checkpoint.
-
-        Raises:
-            ValueError: It does.
-        """
-        if name != expected:
-            raise ValueError(
-                f"Expected the script to {expected}, as in the run of the checkpoints in "
-                f"'{self.folder.path}', got a script that goes on to {name}: start the same "
-                "script, or name another folder to start anew."
-            )
-
-    def note(self, name: str, results: dict[str, Any]) -> None:
-        """Note a call that has just ended."""
-        old = self.results
-        new = {k: v for k, v in results.items() if k not in old or old[k] is not v}
-        self.calls.append(_Call(name, plain_results(new)))
-        self.num_passed = len(self.calls)
-        self.results = dict(results)
-
-
-class _RestOfEpoch:
-    """A loader from where a checkpoint was written; its first iteration sets the random states.
-
-    Args:
-        loader: The loader, as it was made for the experience.
-        position: Where the checkpoint was written.
-        now: Random states of the checkpoint.
-        device: Where the strategy trains.
-    """
-
-    def __init__(
-        self, loader: Any, position: dict[str, Any], now: dict[str, Any], device: torch.device
-    ):
-        self.loader, self.position, self.now, self.device = loader, position, now, device
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def __iter__(self) -> Iterator[Any]:
-        set_random_states(self.position["epoch_start"], self.device)
-        batches = iter(self.loader)
-        labels = None
-        for _ in range(self.position["iteration"]):
-            labels = _checksum(next(batches)[1])
-        if labels != self.position["labels"]:
-            raise ValueError(
-                "Expected the stream to deliver the samples of the checkpoint in their order, got "
-                "others: pass the same stream, batch size and loader arguments as before."
-            )
-        set_random_states(self.now, self.device)
-        yield from batches
 
 
 class ResumableTemplate(SupervisedTemplate):
@@ -149,7 +38,8 @@ class ResumableTemplate(SupervisedTemplate):
     A strategy says with `state_dict`, `load_state_dict` and `fingerprint` what it learns.
     """
 
-    _run: _Run | None = None
+    _run: RunRecord | None = None
+    train_epochs: int
 
     def resume(
         self, folder: str | Path, *, every_epochs: int = 1, every_minutes: float | None = 10.0
@@ -198,15 +88,15 @@ class ResumableTemplate(SupervisedTemplate):
                 f"{every_epochs} and {every_minutes}."
             )
         self._captured_plugins()  # refuses now what could not be kept later
-        run = _Run(
+        run = RunRecord(
             folder=CheckpointFolder(folder),
             every_epochs=every_epochs,
             every_seconds=None if every_minutes is None else 60 * every_minutes,
             fingerprint=self.fingerprint(),
         )
-        run.restored = run.folder.read(lambda state: _expect_same(state, run.fingerprint))
+        run.restored = run.folder.read(lambda state: expect_same(state, run.fingerprint))
         if run.restored is not None:
-            run.calls = [_Call(**call) for call in run.restored["calls"]]
+            run.calls = [Call(**call) for call in run.restored["calls"]]
             run.num_written = len(run.calls)
             self._load(run.restored, amid=False)
         self._run = run
@@ -249,16 +139,16 @@ class ResumableTemplate(SupervisedTemplate):
         self._write(run)
         return results
 
-    def _not_yet_learned(self, run: _Run, experiences: list[Any]) -> list[Any]:
+    def _not_yet_learned(self, run: RunRecord, experiences: list[Any]) -> list[Any]:
         rest = list(experiences)
         while rest and run.is_replaying:
-            run.pass_over(_training_of(rest.pop(0)))
+            run.pass_over(training_of(rest.pop(0)))
             self._leave_replay(run)
         if rest and run.position is not None:
-            run.expect(_training_of(rest[0]), run.position["experience"])
+            run.expect(training_of(rest[0]), run.position["experience"])
         return rest
 
-    def _leave_replay(self, run: _Run) -> None:
+    def _leave_replay(self, run: RunRecord) -> None:
         """After the last call that had ended, be as it was then, but for an experience begun."""
         if run.is_replaying or run.restored is None:
             return
@@ -278,7 +168,7 @@ class ResumableTemplate(SupervisedTemplate):
                 return {}  # an evaluation before the point where the run goes on: it had ended
             return self._eval(exp_list, **kwargs)
         exp_list = list(exp_list) if isinstance(exp_list, Iterator) else exp_list
-        name = _evaluation_of(exp_list)
+        name = evaluation_of(exp_list)
         if run.is_replaying:
             run.pass_over(name)
             self._leave_replay(run)
@@ -322,19 +212,19 @@ class ResumableTemplate(SupervisedTemplate):
         if is_due and (self.clock.train_exp_epochs > 0 or len(run.calls) > run.num_written):
             self._write(run, amid=True)
 
-    def _go_on(self, run: _Run) -> None:
+    def _go_on(self, run: RunRecord) -> None:
         """Amid an experience that has been set up, become what the checkpoint holds."""
         state, position = run.restored, run.position
         assert state is not None
         assert position is not None
         self.train_epochs += position["epoch"]  # the loop over the remaining ones has begun
         self._load(state, amid=True)
-        self.dataloader: Any = _RestOfEpoch(self.dataloader, position, state["random"], self.device)
+        self.dataloader: Any = RestOfEpoch(self.dataloader, position, state["random"], self.device)
         run.epoch_start = position["epoch_start"]
         run.restored = None
 
     def _after_training_epoch(self, **kwargs: Any) -> None:
-        if isinstance(self.dataloader, _RestOfEpoch):
+        if isinstance(self.dataloader, RestOfEpoch):
             self.dataloader = self.dataloader.loader
         super()._after_training_epoch(**kwargs)
 
@@ -349,11 +239,12 @@ class ResumableTemplate(SupervisedTemplate):
     def _after_training_exp(self, **kwargs: Any) -> None:
         super()._after_training_exp(**kwargs)
         if self._run is not None:
-            self._run.note(_training_of(self.experience), self.evaluator.get_last_metrics())
+            self._run.note(training_of(self.experience), self.evaluator.get_last_metrics())
+            self._run.epoch_start = {}
 
     # Checkpoints --------------------------------------------------------------------------------
 
-    def _write(self, run: _Run, *, amid: bool = False) -> None:
+    def _write(self, run: RunRecord, *, amid: bool = False) -> None:
         """Write a checkpoint of this moment, if it can be written."""
         try:
             state = {
@@ -371,13 +262,13 @@ class ResumableTemplate(SupervisedTemplate):
         run.folder.write(state)
         run.last_write, run.num_written = time.monotonic(), len(run.calls)
 
-    def _position(self, run: _Run) -> dict[str, Any]:
+    def _position(self, run: RunRecord) -> dict[str, Any]:
         iteration = self.clock.train_epoch_iterations
         return {
-            "experience": _training_of(self.experience),
+            "experience": training_of(self.experience),
             "epoch": self.clock.train_exp_epochs,
             "iteration": iteration,
-            "labels": _checksum(self.mb_y) if iteration else None,
+            "labels": checksum_of(self.mb_y) if iteration else None,
             "epoch_start": run.epoch_start,
         }
 
@@ -395,43 +286,3 @@ class ResumableTemplate(SupervisedTemplate):
     def _captured_plugins(self) -> list[tuple[str, Any]]:
         names = [type(plugin).__name__ for plugin in self.plugins]
         return [(n, capture(p, n)) for n, p in zip(names, self.plugins, strict=True)]
-
-
-def _training_of(experience: Any) -> str:
-    """A call of `train` in words, such as "train on experience 2 of train (300 samples, ...)"."""
-    classes, tasks = classes_of(experience), sorted(set(getattr(experience, "task_labels", [0])))
-    return (
-        f"train on experience {experience.current_experience} of "
-        f"{experience.origin_stream.name} ({len(experience.dataset)} samples of classes {classes}, "
-        f"tasks {tasks})"
-    )
-
-
-def _evaluation_of(exp_list: Any) -> str:
-    """A call of `eval` in words, such as "evaluate 3 experiences of test (300 samples)"."""
-    experiences = list(exp_list) if isinstance(exp_list, Iterable) else [exp_list]
-    names = sorted({experience.origin_stream.name for experience in experiences})
-    num_samples = sum(len(experience.dataset) for experience in experiences)
-    numbers = [experience.current_experience for experience in experiences]
-    which = f"{min(numbers)} to {max(numbers)}" if numbers else "none"
-    return (
-        f"evaluate {len(experiences)} experiences ({which}) of {', '.join(names)} "
-        f"({num_samples} samples)"
-    )
-
-
-def _checksum(labels: Any) -> int:
-    return zlib.crc32(labels.cpu().numpy().tobytes())
-
-
-def _expect_same(state: State, fingerprint: dict[str, Any]) -> None:
-    found = state.get("fingerprint", {})
-    different = [
-        name for name in [*fingerprint, *found] if fingerprint.get(name) != found.get(name)
-    ]
-    if different:
-        name = different[0]
-        raise ValueError(
-            f"It is of another run: it has {name} {found.get(name)}, and this strategy "
-            f"{fingerprint.get(name)}."
-        )

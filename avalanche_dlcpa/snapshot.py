@@ -110,7 +110,7 @@ def restore(current: Any, saved: Any) -> Any:
     """
     if not isinstance(saved, dict):
         return saved
-    kind, items = saved["kind"], saved.get("items")
+    kind, items = saved["kind"], saved.get("items", ())
     if kind == "constant":
         return current
     if kind == "array":
@@ -216,7 +216,7 @@ def _empty(name: str) -> Any:
             f"Expected the plugins to hold the same objects as in the checkpoint, got none for "
             f"one of {name}."
         )
-    return found.__new__(found)
+    return object.__new__(found)
 
 
 def _avalanche_metrics(module: str) -> types.ModuleType | None:

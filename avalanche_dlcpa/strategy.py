@@ -351,7 +351,7 @@ class DLCPAStrategy(ResumableTemplate):
                 state = "The model is as it was before that mini-batch."
             else:
                 self._now.last_good.restore()
-                state = "Everything is back at the start of that epoch."
+                state = "Everything is back where that epoch began, or was resumed."
             raise NonFiniteLossError(f"{error} {state}") from None
 
     def _after_update(self, **kwargs: Any) -> None:
@@ -454,8 +454,10 @@ class DLCPAStrategy(ResumableTemplate):
             self.optimizer.load_state_dict(state["optimizer"])
         if self._now is not None and self._now.temporary is not None:
             self._now.temporary.load_state_dict(state["temporary"])
-        for owner, own in ((self.views, state["views"]), (self._criterion, state["criterion"])):
-            if own is not None and hasattr(owner, "load_state_dict"):
+        owners: list[tuple[Any, str]] = [(self.views, "views"), (self._criterion, "criterion")]
+        for owner, name in owners:
+            own = state[name]
+            if own is not None:
                 owner.load_state_dict(own)
         self._at_least_two.warned = state["has_warned_of_one"]
 
@@ -491,7 +493,7 @@ class DLCPAStrategy(ResumableTemplate):
             "train_epochs": self.train_epochs,
             "eval_mb_size": self.eval_mb_size,
             "plugins": [type(plugin).__name__ for plugin in self.plugins],
-            "metrics": [str(metric) for metric in self.evaluator.metrics],
+            "metrics": [_plain_options(metric) for metric in self.evaluator.metrics],
         }
 
 
