@@ -210,7 +210,7 @@ class ResumableTemplate(SupervisedTemplate):
         run.epoch_start = random_states(self.device)
         is_due = self.clock.train_exp_epochs % run.every_epochs == 0
         if is_due and (self.clock.train_exp_epochs > 0 or len(run.calls) > run.num_written):
-            self._write(run, amid=True)
+            self._write(run, self._position(run, None))
 
     def _go_on(self, run: RunRecord) -> None:
         """Amid an experience that has been set up, become what the checkpoint holds."""
@@ -229,12 +229,13 @@ class ResumableTemplate(SupervisedTemplate):
         super()._after_training_epoch(**kwargs)
 
     def _after_training_iteration(self, **kwargs: Any) -> None:
+        labels = self.mb_y  # a plugin that evaluates now will leave none
         super()._after_training_iteration(**kwargs)
         run = self._run
         if run is None or run.every_seconds is None:
             return
         if time.monotonic() - run.last_write >= run.every_seconds:
-            self._write(run, amid=True)
+            self._write(run, self._position(run, checksum_of(labels)))
 
     def _after_training_exp(self, **kwargs: Any) -> None:
         super()._after_training_exp(**kwargs)
@@ -244,7 +245,7 @@ class ResumableTemplate(SupervisedTemplate):
 
     # Checkpoints --------------------------------------------------------------------------------
 
-    def _write(self, run: RunRecord, *, amid: bool = False) -> None:
+    def _write(self, run: RunRecord, position: dict[str, Any] | None = None) -> None:
         """Write a checkpoint of this moment, if it can be written."""
         try:
             state = {
@@ -254,7 +255,7 @@ class ResumableTemplate(SupervisedTemplate):
                 "stop": self._stop_training,
                 "random": random_states(self.device),
                 "calls": [dataclasses.asdict(call) for call in run.calls],
-                "position": self._position(run) if amid else None,
+                "position": position,
             }
         except NoPlainStateError as error:
             warnings.warn(f"No checkpoint was written. {error}", stacklevel=2)
@@ -262,13 +263,13 @@ class ResumableTemplate(SupervisedTemplate):
         run.folder.write(state)
         run.last_write, run.num_written = time.monotonic(), len(run.calls)
 
-    def _position(self, run: RunRecord) -> dict[str, Any]:
-        iteration = self.clock.train_epoch_iterations
+    def _position(self, run: RunRecord, labels: int | None) -> dict[str, Any]:
+        """Where in an experience the run is, with the checksum of the last mini-batch's labels."""
         return {
             "experience": training_of(self.experience),
             "epoch": self.clock.train_exp_epochs,
-            "iteration": iteration,
-            "labels": checksum_of(self.mb_y) if iteration else None,
+            "iteration": self.clock.train_epoch_iterations,
+            "labels": labels,
             "epoch_start": run.epoch_start,
         }
 

@@ -23,6 +23,7 @@ from avalanche_dlcpa.averaging import ParameterAverage
 from avalanche_dlcpa.batch_norm import batch_norms, recalibrate_batch_norm_
 from avalanche_dlcpa.dual_learner import DualLearner, checked_features
 from avalanche_dlcpa.experiences import classes_of, task_label_of
+from avalanche_dlcpa.model_head import HeadStart
 from avalanche_dlcpa.optimizer import (
     adopt_parameters_,
     check_optimizer,
@@ -383,9 +384,9 @@ class DLCPAStrategy(ResumableTemplate):
         super()._after_training_iteration(**kwargs)
 
     def _before_training_epoch(self, **kwargs: Any) -> None:
-        super()._before_training_epoch(**kwargs)
         assert self._now is not None
         self._now.last_good.keep()
+        super()._before_training_epoch(**kwargs)
 
     def _after_training_epoch(self, **kwargs: Any) -> None:
         self._schedule.end_epoch()
@@ -426,6 +427,8 @@ class DLCPAStrategy(ResumableTemplate):
         temporary = None if now is None or now.temporary is None else now.temporary.state_dict()
         return {
             "model": dict(self.model.state_dict()),
+            "num_outputs": self.model.classifiers.num_outputs,
+            "head_start": dataclasses.asdict(self.model.classifiers.start),
             "ssl": None if self.ssl is None else dict(self.ssl.state_dict()),
             "average": self._average.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -444,6 +447,8 @@ class DLCPAStrategy(ResumableTemplate):
         experience has been set up.
         """
         self.model.load_state_dict(state["model"])
+        self.model.classifiers.widen(state["num_outputs"])
+        self.model.classifiers.start = HeadStart(**state["head_start"])
         if self.ssl is not None:
             self.ssl.to(self.device)
             self.ssl.load_state_dict(state["ssl"])
@@ -460,6 +465,8 @@ class DLCPAStrategy(ResumableTemplate):
             if own is not None:
                 owner.load_state_dict(own)
         self._at_least_two.warned = state["has_warned_of_one"]
+        if self._now is not None:
+            self._now.last_good.keep()
 
     def fingerprint(self) -> dict[str, Any]:
         """What a run and its checkpoint must have in common, as plain data by name."""

@@ -27,6 +27,7 @@ class TaskClassifiers(nn.Module):
         start: The rows that the user's head already had.
 
     Attributes:
+        start: The rows that the user's head already had, where classifiers of new classes start.
         layers: The classifiers, in the order of learning.
         keys: The (task label, class label) of each column of all classifiers side by side.
         num_outputs: W, one more than the largest class label met.
@@ -37,13 +38,13 @@ class TaskClassifiers(nn.Module):
         self.layers = nn.ModuleList()
         self.keys: list[tuple[int, int]] = []
         self.num_outputs = 0
-        self._start = start
+        self.start = start
         self._columns: tuple[Tensor, Tensor] | None = None
 
     @property
     def in_features(self) -> int:
         """D, the length of a feature vector."""
-        return self._start.in_features
+        return self.start.in_features
 
     @property
     def linears(self) -> list[nn.Linear]:
@@ -59,7 +60,7 @@ class TaskClassifiers(nn.Module):
         known = set(self.keys)
         new = [label for label in classes if (task_label, label) not in known]
         if new:
-            layer = self._start.linear(task_label, new)
+            layer = self.start.linear(task_label, new)
             if self.layers:
                 layer.to(self.linears[0].weight.device)
             self.layers.append(layer)
@@ -68,21 +69,19 @@ class TaskClassifiers(nn.Module):
         self.widen(max(classes) + 1)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        """Put the keys (K, 2) and the width of answers beside the layers."""
+        """Put the keys (K, 2) beside the layers."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
         destination[f"{prefix}keys"] = torch.tensor(self.keys, dtype=torch.long).reshape(-1, 2)
-        destination[f"{prefix}num_outputs"] = torch.tensor(self.num_outputs)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Tensor], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
         """Make the layers that the state holds; torch loads them after this."""
         keys = state_dict.pop(f"{prefix}keys", None)
-        num_outputs = state_dict.pop(f"{prefix}num_outputs", None)
-        if keys is not None and num_outputs is not None:
+        if keys is not None:
             self._remake_layers(state_dict, f"{prefix}layers.")
             self.keys = [(task, label) for task, label in keys.tolist()]
-            self.num_outputs = int(num_outputs)
+            self.widen(max((label + 1 for _, label in self.keys), default=0))
             self._columns = None
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
@@ -92,7 +91,7 @@ class TaskClassifiers(nn.Module):
         while f"{prefix}{len(weights)}.weight" in state_dict:
             weights.append(state_dict[f"{prefix}{len(weights)}.weight"])
         del self.layers[len(weights) :]
-        like = next(iter(self._start.weights.values()))
+        like = next(iter(self.start.weights.values()))
         device = self.linears[0].weight.device if self.layers else like.device
         for index, weight in enumerate(weights):
             if index < len(self.layers) and self.linears[index].weight.shape == weight.shape:
@@ -101,7 +100,7 @@ class TaskClassifiers(nn.Module):
                 nn.Linear,
                 weight.shape[1],
                 weight.shape[0],
-                bias=self._start.has_bias,
+                bias=self.start.has_bias,
                 dtype=like.dtype,
                 device=device,
             )
