@@ -78,4 +78,4 @@ class ExperienceSchedule:
         if self.scheduler is not None and state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
             # torch would warn that no step has come before, which came before the checkpoint
-            self.scheduler.optimizer._opt_called = True
+            vars(self.scheduler.optimizer)["_opt_called"] = True

@@ -352,7 +352,7 @@ class DLCPAStrategy(ResumableTemplate):
                 state = "The model is as it was before that mini-batch."
             else:
                 self._now.last_good.restore()
-                state = "Everything is back where that epoch began, or was resumed."
+                state = "Everything is back at the start of that epoch, or where it was resumed."
             raise NonFiniteLossError(f"{error} {state}") from None
 
     def _after_update(self, **kwargs: Any) -> None:

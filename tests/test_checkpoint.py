@@ -88,7 +88,7 @@ def test_without_a_sound_one_nothing_starts_anew_by_itself(tmp_path):
     for path in folder.path.iterdir():
         path.write_bytes(cut(path.read_bytes()))
     before = {path: path.read_bytes() for path in folder.path.iterdir()}
-    with pytest.raises(ValueError, match="got 2 that cannot be used. checkpoint-000002.*000001"):
+    with pytest.raises(ValueError, match=r"got 2 that cannot be used. checkpoint-000002.*000001"):
         CheckpointFolder(folder.path).read()
     assert {path: path.read_bytes() for path in folder.path.iterdir()} == before
 
