@@ -30,6 +30,7 @@ from avalanche_dlcpa.optimizer import (
     remove_parameters_,
     split_parameters,
 )
+from avalanche_dlcpa.pickling import let_dill_find
 from avalanche_dlcpa.resumption import ResumableTemplate
 from avalanche_dlcpa.schedules import ExperienceSchedule, SchedulerFactory
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
@@ -420,6 +421,11 @@ class DLCPAStrategy(ResumableTemplate):
         self._now = self._own_loader = self._at_least_two.loader = None
 
     # Checkpoints --------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Be ready for Avalanche's `save_checkpoint`, which pickles the whole strategy."""
+        let_dill_find(self.optimizer)
+        return self.__dict__
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that training changes, as tensors, numbers and strings in nested dicts."""
