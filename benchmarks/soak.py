@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -103,15 +104,15 @@ def _announce_writes(strategy: DLCPAStrategy) -> None:
     folder.write = announced  # type: ignore[method-assign]
 
 
-def _start(folder: Path, words: list[str]) -> subprocess.Popen[bytes]:
+def start_process(folder: Path, words: list[str]) -> subprocess.Popen[bytes]:
+    """Start a life in a process of its own."""
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.soak", "--life", str(folder)]
     return subprocess.Popen([*command, *words], stdout=subprocess.PIPE, cwd=ROOT)
 
 
-def _kill_at(process: subprocess.Popen[bytes], phase: str, chance: random.Random) -> bool:
+def _kill_at(process: Any, phase: str, chance: random.Random) -> bool:
     """Kill a life at a random moment of a phase; whether it lived so long."""
     to_pass = chance.randint(1, MOST_PASSED[phase])
-    assert process.stdout is not None
     for line in process.stdout:
         to_pass -= line.decode().strip() == phase
         if to_pass == 0:
@@ -124,7 +125,13 @@ def _kill_at(process: subprocess.Popen[bytes], phase: str, chance: random.Random
 
 
 def soak(
-    *, kills: int, epochs: int, num_tasks: int = 5, num_workers: int = 0, seed: int = 0
+    *,
+    kills: int,
+    epochs: int,
+    num_tasks: int = 5,
+    num_workers: int = 0,
+    seed: int = 0,
+    start: Callable[[Path, list[str]], Any] = start_process,
 ) -> dict[str, Any]:
     """Kill and restart a run, and compare its end with that of an undisturbed one.
 
@@ -134,6 +141,7 @@ def soak(
         num_tasks: How many experiences are learned.
         num_workers: Of the loader.
         seed: Of the moments.
+        start: Starts a life, which answers as a `subprocess.Popen` with a pipe does.
 
     Returns:
         How often it was killed in which phase, in how many of them it left a checkpoint half
@@ -148,13 +156,13 @@ def soak(
         whole, folder = Path(name) / "whole", Path(name) / "killed"
         for path in (whole, folder):
             path.mkdir()
-        _finish(_start(whole, [*words, "--undisturbed"]))
+        _finish(start(whole, [*words, "--undisturbed"]))
         for count in range(kills):
             phase = PHASES[count % len(PHASES)]
-            if _kill_at(_start(folder, words), phase, chance):
+            if _kill_at(start(folder, words), phase, chance):
                 killed[phase] += 1
                 num_drafts += any((folder / "checkpoints").glob(".checkpoint-*"))
-        _finish(_start(folder, words))
+        _finish(start(folder, words))
         ends = [torch.load(path / "end.pt", weights_only=True) for path in (whole, folder)]
     return {
         "kills": dict(killed),
@@ -164,7 +172,7 @@ def soak(
     }
 
 
-def _finish(process: subprocess.Popen[bytes]) -> None:
+def _finish(process: Any) -> None:
     process.communicate()
     if process.returncode:
         raise RuntimeError(f"Expected the run to end well, got code {process.returncode}.")
@@ -182,7 +190,7 @@ def _same(a: Any, b: Any) -> bool:
     return a == b
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Soak, print what came out and write it; ends with 1 where the bits differ."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--kills", type=int, default=20)
@@ -193,7 +201,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--life", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--undisturbed", action="store_true", help=argparse.SUPPRESS)
-    words = parser.parse_args()
+    words = parser.parse_args(arguments)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     options = {"epochs": words.epochs, "num_tasks": words.tasks, "num_workers": words.workers}
