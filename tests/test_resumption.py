@@ -210,6 +210,14 @@ def test_on_a_stream_that_draws(tmp_path, num_workers):
     check_resuming(tmp_path, (2, 12), **options, ssl=lambda: small_head("simclr"))
 
 
+def test_schedules_go_on_amid_an_experience(tmp_path):
+    def scheduler(optimizer):
+        return MultiStepLR(optimizer, [1])
+
+    options = {"scheduler": scheduler, "classifier_scheduler": scheduler, "train_epochs": 3}
+    check_resuming(tmp_path, (5, 18), **options)  # in the second epoch of three
+
+
 def test_adam_goes_on_with_its_state(tmp_path):
     def options():
         model = SmallCNN()
