@@ -41,16 +41,19 @@ from benchmarks.run import ROOT, provenance, save_json
 from benchmarks.views import ShiftsAndNoise
 
 PHASES = ("step", "write", "eval", "between")
-MOST_PASSED = {"step": 30, "write": 30, "eval": 3, "between": 1}  # moments before the kill
+STEPS_A_TASK = 9  # and epoch
 
 
 class _Announcer(SupervisedPlugin):
     """Says on the standard output what comes next, a word a line."""
 
+    has_evaluated = False
+
     def after_forward(self, strategy: Any, **kwargs: Any) -> None:
         _say("step")
 
     def before_eval_iteration(self, strategy: Any, **kwargs: Any) -> None:
+        self.has_evaluated = True
         _say("eval")
 
 
@@ -63,7 +66,7 @@ def life(folder: Path, *, epochs: int, num_tasks: int, num_workers: int, disturb
     RNGManager.set_random_seeds(0)
     stream = split_digits(5)
     model = ThreeLayerCNN(10, width=8)
-    scenarios = scenario_metrics()
+    scenarios, announcer = scenario_metrics(), _Announcer()
     strategy = DLCPAStrategy(
         model=model,
         optimizer=SGD(model.parameters(), lr=0.02, momentum=0.9),
@@ -73,7 +76,7 @@ def life(folder: Path, *, epochs: int, num_tasks: int, num_workers: int, disturb
         train_mb_size=32,
         train_epochs=epochs,
         eval_mb_size=64,
-        plugins=[_Announcer()],
+        plugins=[announcer],
         evaluator=EvaluationPlugin(*scenarios, loggers=[]),
     )
     if disturbed:
@@ -82,7 +85,8 @@ def life(folder: Path, *, epochs: int, num_tasks: int, num_workers: int, disturb
     for experience in stream.train_stream[:num_tasks]:
         strategy.train(experience, num_workers=num_workers)
         strategy.eval(stream.test_stream[: experience.current_experience + 1])
-        _say("between")
+        if announcer.has_evaluated:  # else these calls have only been passed over
+            _say("between")
     assert strategy.ssl is not None
     end = {
         "weights": {**strategy.model.state_dict(), **strategy.ssl.state_dict()},
@@ -110,9 +114,8 @@ def start_process(folder: Path, words: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*command, *words], stdout=subprocess.PIPE, cwd=ROOT)
 
 
-def _kill_at(process: Any, phase: str, chance: random.Random) -> bool:
-    """Kill a life at a random moment of a phase; whether it lived so long."""
-    to_pass = chance.randint(1, MOST_PASSED[phase])
+def _kill_at(process: Any, phase: str, to_pass: int, chance: random.Random) -> bool:
+    """Kill a life just after it has said a word so often; whether it lived so long."""
     for line in process.stdout:
         to_pass -= line.decode().strip() == phase
         if to_pass == 0:
@@ -151,6 +154,8 @@ def soak(
         RuntimeError: A life failed, other than by a kill.
     """
     words = ["--epochs", str(epochs), "--tasks", str(num_tasks), "--workers", str(num_workers)]
+    # A round of kills shall fit into a task: some steps, writes, its evaluation and its end.
+    most = {"step": STEPS_A_TASK * epochs // 3, "write": STEPS_A_TASK * epochs // 3, "eval": 2}
     chance, killed, num_drafts = random.Random(seed), collections.Counter[str](), 0
     with tempfile.TemporaryDirectory() as name:
         whole, folder = Path(name) / "whole", Path(name) / "killed"
@@ -159,7 +164,8 @@ def soak(
         _finish(start(whole, [*words, "--undisturbed"]))
         for count in range(kills):
             phase = PHASES[count % len(PHASES)]
-            if _kill_at(start(folder, words), phase, chance):
+            to_pass = chance.randint(1, most.get(phase, 1))
+            if _kill_at(start(folder, words), phase, to_pass, chance):
                 killed[phase] += 1
                 num_drafts += any((folder / "checkpoints").glob(".checkpoint-*"))
         _finish(start(folder, words))
@@ -211,13 +217,18 @@ def main(arguments: list[str] | None = None) -> None:
     start = time.perf_counter()
     found = soak(kills=words.kills, seed=words.seed, **options)
     origin = provenance(Cell("dlcpa-mocov2", "digits", words.seed), "cpu")
-    origin["command"] = f"python -m benchmarks.soak --kills {words.kills} --epochs {words.epochs}"
+    origin["command"] = (
+        f"python -m benchmarks.soak --kills {words.kills} --epochs {words.epochs} "
+        f"--tasks {words.tasks} --workers {words.workers} --seed {words.seed}"
+    )
     seconds = time.perf_counter() - start
     report = {**found, **options, "seconds": round(seconds), "provenance": origin}
     print(json.dumps(report, indent=1))
     print(f"wrote {save_json(report, words.out / 'soak.json')}")
     if not found["identical"]:
         sys.exit("The killed run ended with other bits than the undisturbed one.")
+    if sum(found["kills"].values()) < words.kills:
+        sys.exit("The run ended before it was killed so often: give it more epochs.")
 
 
 if __name__ == "__main__":
