@@ -43,8 +43,8 @@ def plot_confusion_matrix(
 
     Example:
         >>> ax = plot_confusion_matrix([[1, 0, 0], [0.5, 0.5, 0], [0, 0, 1]], [2, 1])
-        >>> ax.get_xticks().tolist(), [line.get_ydata()[0] for line in ax.lines[::2]]
-        ([0.5, 2.0], [1.5])
+        >>> ax.get_xticks().tolist()
+        [0.5, 2.0]
     """
     fractions = check_fractions(shares, name="shares")
     num_classes = sum(classes_per_task)
@@ -157,7 +157,7 @@ def plot_bars(
 
     Example:
         >>> ax = plot_bars({"EWC": 30.0, "LwF": 20.0}, xlabel="training time (s)")
-        >>> [bar.get_width() for bar in ax.patches]
+        >>> [float(bar.get_width()) for bar in ax.patches]
         [30.0, 20.0]
     """
     lengths = np.array(list(values.values()), dtype=float)

@@ -109,8 +109,15 @@ def curves_figure(results: Sequence[Result], scenarios: Sequence[str]) -> Figure
                 bands[_title(runs)] = found.std(axis=0, ddof=1)
         plot_accuracy_over_experiences(curves, deviations=bands, ax=axes)
         axes.set_title(SCENARIOS[scenario])
+        _begin_at_zero(axes)
     _share_legend(figure, panels)
     return figure
+
+
+def _begin_at_zero(*panels: Axes) -> None:
+    """Let the y axes reach from 0 to above all data, so that no small difference looks large."""
+    for axes in panels:
+        axes.set_ylim(0, max(1.0, *(1.07 * other.dataLim.y1 for other in panels)))
 
 
 def _share_legend(figure: Figure, panels: Iterable[Axes]) -> None:
@@ -167,7 +174,7 @@ def matrices_figure(runs: Sequence[Result]) -> Figure:
     lines = panels[num_rows]
     title = f"each task, {SCENARIOS[scenarios[0]]}"
     plot_task_accuracies_over_experiences(mean_matrix(runs, scenarios[0]), ax=lines, title=title)
-    lines.set_ylim(bottom=0)
+    _begin_at_zero(lines)
     return figure
 
 
@@ -198,11 +205,13 @@ def over_time_figure(results: Sequence[Result]) -> Figure:
     def draw(axes: Axes, runs: Sequence[Result], scenario: str) -> None:
         title = f"{_title(runs)}, {SCENARIOS[scenario]}"
         plot_task_accuracies_over_experiences(mean_matrix(runs, scenario), ax=axes, title=title)
-        axes.set_ylim(bottom=0)
 
     num_tasks = results[0]["num_experiences"]
     size = 2.8 + 0.16 * num_tasks, max(3.5, 0.11 * num_tasks)
     figure = _method_panels(results, list(SCENARIOS), draw, size)
+    num_methods = len(figure.axes) // len(SCENARIOS)
+    for first in range(0, len(figure.axes), num_methods):
+        _begin_at_zero(*figure.axes[first : first + num_methods])
     _share_legend(figure, figure.axes)
     return figure
 

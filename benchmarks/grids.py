@@ -27,12 +27,17 @@ _DLCPA = (
 _WITH_QUEUE = ("b", "c", "d", "e", "mocov2", "nnclr")
 
 
-def _dlcpa(queue_size: int, **grid: list[Any]) -> dict[str, list[Grid]]:
-    """The same grid for DLCPA with every head and for all ablations."""
-    return {
-        f"dlcpa-{name}": [{**grid, **({"queue_size": [queue_size]} if name in _WITH_QUEUE else {})}]
-        for name in _DLCPA
-    }
+def _dlcpa(queue_size: int, *, lr: list[float], **others: list[Any]) -> dict[str, list[Grid]]:
+    """The same grid for DLCPA with every head and for all ablations.
+
+    VICReg's loss is some 25 times as large as the others and diverges at their learning rates.
+    """
+    grids: dict[str, list[Grid]] = {}
+    for name in _DLCPA:
+        rates = [rate / 20 for rate in lr] if name == "vicreg" else lr
+        queue = {"queue_size": [queue_size]} if name in _WITH_QUEUE else {}
+        grids[f"dlcpa-{name}"] = [{"lr": rates, **others, **queue}]
+    return grids
 
 
 def _baselines(lr: list[float], few: list[float]) -> dict[str, list[Grid]]:
@@ -69,12 +74,15 @@ GRIDS: dict[str, dict[str, list[Grid]]] = {
         ],
     },
     "lab-cifar100": {
-        "naive": [{"lr": [0.01, 0.02, 0.05]}],
+        "naive": [{"lr": [0.01, 0.02, 0.05, 0.1]}],
         "ewc": [
             {"lr": [0.02], "strength": [1.0, 10.0, 100.0]},
             {"lr": [0.05], "strength": [0.3, 1.0]},
         ],
-        "lwf": [{"lr": [0.02], "strength": [1.0, 3.0, 10.0]}, {"lr": [0.05], "strength": [3.0]}],
+        "lwf": [
+            {"lr": [0.02], "strength": [1.0, 3.0, 10.0, 30.0]},
+            {"lr": [0.05], "strength": [1.0, 3.0]},
+        ],
         "dlcpa-mocov2": [
             {"lr": [0.005, 0.01, 0.02], "classifier_lr": [0.05], "queue_size": [1024]},
             {"lr": [0.01], "classifier_lr": [0.1], "queue_size": [1024]},

@@ -44,10 +44,10 @@ class _Process:
         self.cell = cell
         self._log = folder / "logs" / f"{cell.name}.log"
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "benchmarks.run", *cell.words, "--out", str(folder)]
+        command = [sys.executable, "-m", "benchmarks.worker", *cell.words, "--out", str(folder)]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*command, "--end-with-parent", *options],
+                [*command, *options],
                 stdin=subprocess.PIPE,  # closes when this process dies, and ends that one
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -18,8 +18,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -336,17 +334,6 @@ def _text(content: Any) -> str:
     return re.sub(r"\[[^\[\]{}\"]*\]", lambda found: " ".join(found[0].split()), text)
 
 
-def _end_with_parent() -> None:
-    """End this process as soon as the one that holds the other end of its input is gone."""
-
-    def watch() -> None:
-        while os.read(sys.stdin.fileno(), 1):  # not sys.stdin: its lock would outlive the end
-            pass
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments that single runs and grids share."""
     parser.add_argument("--dataset-root", help="folder of data already on disk")
@@ -376,11 +363,8 @@ def main() -> None:
         default=True,
         help="keep checkpoints until the result is written, and go on from the last (DLCPA)",
     )
-    parser.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)
     add_run_arguments(parser)
     words = parser.parse_args()
-    if words.end_with_parent:
-        _end_with_parent()
     # Avalanche 0.6.0 on a current numpy and torch warns of what will be removed one day.
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     torch.set_num_threads(words.threads)

@@ -22,8 +22,8 @@ def summarize(values: Iterable[float | None]) -> Summary | None:
     """Summarise what is defined of the values; None if nothing is.
 
     Example:
-        >>> summarize([0.5, None, 0.7])
-        Summary(mean=0.6, deviation=0.1414213562373095, num=2)
+        >>> summarize([2.0, None, 4.0, 6.0])
+        Summary(mean=4.0, deviation=2.0, num=3)
     """
     defined = [value for value in values if value is not None]
     if not defined:

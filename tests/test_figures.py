@@ -47,6 +47,7 @@ def test_curves_are_means_over_seeds_with_a_band_of_the_sample_deviation():
     assert np.allclose(right.lines[0].get_ydata(), 75)
     assert legend(figure) == ["EWC", "Naive"]
     assert left.get_legend() is None
+    assert left.get_ylim() == pytest.approx((0, 1.07 * (30 + deviation)))
 
 
 def test_eighteen_methods_fit_beside_the_panels(tmp_path):
@@ -116,7 +117,7 @@ def test_a_method_without_class_il_has_no_confusion():
 
 @pytest.mark.parametrize("setting", ["digits", "lab-tiny-10", "lab-cifar100-20"])
 def test_over_time_has_a_column_a_method_and_a_line_a_task(setting):
-    results = [make_result("der++", setting, class_il=0.2), make_result("dlcpa-mocov2", setting)]
+    results = [make_result("der++", setting, class_il=0.8), make_result("dlcpa-mocov2", setting)]
     figure = over_time_figure(results)
     axes = panels(figure)
     assert [ax.get_title() for ax in axes] == [
@@ -127,9 +128,9 @@ def test_over_time_has_a_column_a_method_and_a_line_a_task(setting):
     ]
     num_tasks = results[0]["num_experiences"]
     assert {len(ax.lines) for ax in axes} == {num_tasks}
-    assert np.allclose(axes[0].lines[0].get_ydata(), 20)
+    assert np.allclose(axes[0].lines[0].get_ydata(), 80)
     assert np.allclose(axes[1].lines[0].get_ydata(), 50)
-    assert axes[0].get_ylim() == axes[1].get_ylim()
+    assert axes[0].get_ylim() == axes[1].get_ylim() == pytest.approx((0, 1.07 * 80))
     assert legend(figure) == [f"task {n}" for n in range(1, num_tasks + 1)]
 
 
