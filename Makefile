@@ -1,10 +1,11 @@
-# make demo: the main job on embedded real data; make test: the whole test suite. Both build .venv.
+# make demo: the main job on embedded real data; make test: the whole test suite; make soak: 20 kills.
+# All build .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOLO_LEARN := solo-learn==1.0.2
 
-.PHONY: demo test lint types check install clean
+.PHONY: demo test soak lint types check install clean
 
 install: $(VENV)/.installed
 
@@ -20,6 +21,10 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# A run is killed 20 times; the report goes into benchmarks/results/.
+soak: install
+	$(BIN)/python -W ignore -m benchmarks.soak --kills 20
 
 lint: install
 	$(BIN)/ruff check .

@@ -68,6 +68,17 @@ class ClassifierAlignment:
         self.optimizer = None
         self.schedule.end()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Optimizer and schedule; their parts are None between experiences."""
+        optimizer = None if self.optimizer is None else self.optimizer.state_dict()
+        return {"optimizer": optimizer, "schedule": self.schedule.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` told; in an experience, after `begin`."""
+        if self.optimizer is not None and state["optimizer"] is not None:
+            self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+
 
 def _expect_rate(lr: Any) -> None:
     if not isinstance(lr, numbers.Real) or not 0 < float(lr) < math.inf:

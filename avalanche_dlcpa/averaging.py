@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -116,6 +117,19 @@ class ParameterAverage:
         if self.update == "cumulative":
             cumulative_average_(self._previous, self._previous, source, self._t)
         self._begun = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """The snapshot and where in an experience the average is; not the average itself."""
+        return {"previous": list(self._previous), "t": self._t, "begun": self._begun}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` told, on the devices of the averaged parameters."""
+        devices = [mean.device for mean in self.average[: len(state["previous"])]]
+        self._previous = [
+            before.to(device, copy=True)
+            for before, device in zip(state["previous"], devices, strict=True)
+        ]
+        self._t, self._begun = state["t"], state["begun"]
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

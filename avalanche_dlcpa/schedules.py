@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -65,3 +66,16 @@ class ExperienceSchedule:
     def end(self) -> None:
         """Drop the schedule of the experience."""
         self.scheduler = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The first learning rates, and the schedule of the experience, None between two."""
+        scheduler = None if self.scheduler is None else self.scheduler.state_dict()
+        return {"rates": self._rates, "scheduler": scheduler}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` told; in an experience, after `begin`."""
+        self._rates = state["rates"]
+        if self.scheduler is not None and state["scheduler"] is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+            # torch would warn that no step has come before, which came before the checkpoint
+            vars(self.scheduler.optimizer)["_opt_called"] = True

@@ -14,7 +14,6 @@ from avalanche.benchmarks import OnlineCLExperience
 from avalanche.core import SupervisedPlugin
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.plugins.evaluation import default_evaluator
-from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
 from torch.nn import CrossEntropyLoss
 from torch.optim import Optimizer
@@ -25,13 +24,16 @@ from avalanche_dlcpa.batch_norm import batch_norms, recalibrate_batch_norm_
 from avalanche_dlcpa.dual_learner import DualLearner, checked_features
 from avalanche_dlcpa.experiences import classes_of, task_label_of
 from avalanche_dlcpa.feeding import DEFAULT_CACHE_BYTES, cached
+from avalanche_dlcpa.model_head import HeadStart
 from avalanche_dlcpa.optimizer import (
     adopt_parameters_,
     check_optimizer,
     remove_parameters_,
     split_parameters,
 )
+from avalanche_dlcpa.pickling import let_dill_find
 from avalanche_dlcpa.precision import PRECISIONS, autocast
+from avalanche_dlcpa.resumption import ResumableTemplate
 from avalanche_dlcpa.schedules import ExperienceSchedule, SchedulerFactory
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
 from avalanche_dlcpa.task_classifiers import ClassifierScope, scope_of
@@ -42,7 +44,6 @@ from avalanche_dlcpa.training_guards import (
     StatisticsGuard,
     all_finite,
     check_finite,
-    preserved_random_states,
     refuse_distributed,
 )
 from avalanche_dlcpa.views import PaperViews, checked_views
@@ -75,7 +76,7 @@ class _Experience:
     ssl_loss: Tensor | float = 0.0
 
 
-class DLCPAStrategy(SupervisedTemplate):
+class DLCPAStrategy(ResumableTemplate):
     """Dual learner with cumulative parameter averaging, exemplar-free.
 
     Takes Avalanche's keyword arguments, and those of the method:
@@ -383,7 +384,7 @@ class DLCPAStrategy(SupervisedTemplate):
                 state = "The model is as it was before that mini-batch."
             else:
                 self._now.last_good.restore()
-                state = "Everything is back at the start of that epoch."
+                state = "Everything is back at the start of that epoch, or where it was resumed."
             raise NonFiniteLossError(f"{error} {state}") from None
 
     def _after_update(self, **kwargs: Any) -> None:
@@ -450,15 +451,110 @@ class DLCPAStrategy(SupervisedTemplate):
             remove_parameters_(self.optimizer, self._now.temporary)
         self._now = self._own_loader = self._own_dataset = self._at_least_two.loader = None
 
-    @torch.no_grad()
-    def eval(self, exp_list: Any, **kwargs: Any) -> dict[str, Any]:
-        """Evaluate; see Avalanche's `SupervisedTemplate`.
+    # Checkpoints --------------------------------------------------------------------------------
 
-        Changes no parameter, buffer or training flag, and leaves all random states as they were, so
-        that training does not depend on how often one evaluates.
+    def __getstate__(self) -> dict[str, Any]:
+        """Be ready for Avalanche's `save_checkpoint`, which pickles the whole strategy."""
+        let_dill_find(self.optimizer)
+        return self.__dict__
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that training changes, as tensors, numbers and strings in nested dicts."""
+        now = self._now
+        temporary = None if now is None or now.temporary is None else now.temporary.state_dict()
+        return {
+            "model": dict(self.model.state_dict()),
+            "num_outputs": self.model.classifiers.num_outputs,
+            "head_start": dataclasses.asdict(self.model.classifiers.start),
+            "ssl": None if self.ssl is None else dict(self.ssl.state_dict()),
+            "average": self._average.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self._schedule.state_dict(),
+            "alignment": self._alignment.state_dict(),
+            "temporary": temporary,
+            "views": _state_of(self.views),
+            "criterion": _state_of(self._criterion),
+            "has_warned_of_one": self._at_least_two.warned,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` told, between two experiences or amid the same one.
+
+        A state from the middle of an experience leaves optimizer and schedules alone until that
+        experience has been set up.
         """
-        with preserved_random_states(self.device):
-            return super().eval(exp_list, **kwargs)
+        self.model.load_state_dict(state["model"])
+        self.model.classifiers.widen(state["num_outputs"])
+        self.model.classifiers.start = HeadStart(**state["head_start"])
+        if self.ssl is not None:
+            self.ssl.to(self.device)
+            self.ssl.load_state_dict(state["ssl"])
+        self._average.load_state_dict(state["average"])
+        self._schedule.load_state_dict(state["schedule"])
+        self._alignment.load_state_dict(state["alignment"])
+        if self._now is not None or not state["average"]["begun"]:
+            self.optimizer.load_state_dict(state["optimizer"])
+        if self._now is not None and self._now.temporary is not None:
+            self._now.temporary.load_state_dict(state["temporary"])
+        owners: list[tuple[Any, str]] = [(self.views, "views"), (self._criterion, "criterion")]
+        for owner, name in owners:
+            own = state[name]
+            if own is not None:
+                owner.load_state_dict(own)
+        self._at_least_two.warned = state["has_warned_of_one"]
+        if self._now is not None:
+            self._now.last_good.keep()
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What a run and its checkpoint must have in common, as plain data by name."""
+        modules = {"plastic": self.model.plastic, "head": self.ssl or nn.Module()}
+        shapes = {
+            f"{part}.{name}": [*tensor.shape, str(tensor.dtype)]
+            for part, module in modules.items()
+            for name, tensor in module.state_dict().items()
+        }
+        groups = [
+            {name: str(value) for name, value in group.items() if name != "params"}
+            for group in self.optimizer.param_groups
+        ]
+        return {
+            **shapes,
+            "num_features": self.model.num_features,
+            "optimizer": [type(self.optimizer).__name__, groups],
+            "ssl": _plain_options(self.ssl),
+            "views": _plain_options(self.views),
+            "criterion": _plain_options(self._criterion),
+            "supervised_weight": float(self.supervised_weight),
+            "precision": self.precision,
+            "image_cache_bytes": float(self.image_cache_bytes),
+            "classifier_lr": float(self._alignment.lr),
+            "scheduler": self._schedule.make_scheduler is not None,
+            "classifier_scheduler": self._alignment.schedule.make_scheduler is not None,
+            "average_source": self._average_source,
+            "bn_statistics": self.model.bn_statistics,
+            "stable_update": self._average.update,
+            "plastic_classifier": self.plastic_classifier,
+            "classifier_features": self.classifier_features,
+            "train_mb_size": self.train_mb_size,
+            "train_epochs": self.train_epochs,
+            "eval_mb_size": self.eval_mb_size,
+            "plugins": [type(plugin).__name__ for plugin in self.plugins],
+            "metrics": [_plain_options(metric) for metric in self.evaluator.metrics],
+        }
+
+
+def _state_of(value: Any) -> dict[str, Any] | None:
+    return dict(value.state_dict()) if hasattr(value, "state_dict") else None
+
+
+def _plain_options(value: Any) -> list[Any]:
+    """Class of an object, and those of its public attributes that are numbers or words."""
+    options = {
+        name: option
+        for name, option in getattr(value, "__dict__", {}).items()
+        if not name.startswith("_") and type(option) in (bool, int, float, str)
+    }
+    return [getattr(value, "__qualname__", type(value).__qualname__), options]
 
 
 def _expect_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,7 @@ class TaskClassifiers(nn.Module):
         start: The rows that the user's head already had.
 
     Attributes:
+        start: The rows that the user's head already had, where classifiers of new classes start.
         layers: The classifiers, in the order of learning.
         keys: The (task label, class label) of each column of all classifiers side by side.
         num_outputs: W, one more than the largest class label met.
@@ -37,13 +38,13 @@ class TaskClassifiers(nn.Module):
         self.layers = nn.ModuleList()
         self.keys: list[tuple[int, int]] = []
         self.num_outputs = 0
-        self._start = start
+        self.start = start
         self._columns: tuple[Tensor, Tensor] | None = None
 
     @property
     def in_features(self) -> int:
         """D, the length of a feature vector."""
-        return self._start.in_features
+        return self.start.in_features
 
     @property
     def linears(self) -> list[nn.Linear]:
@@ -59,13 +60,54 @@ class TaskClassifiers(nn.Module):
         known = set(self.keys)
         new = [label for label in classes if (task_label, label) not in known]
         if new:
-            layer = self._start.linear(task_label, new)
+            layer = self.start.linear(task_label, new)
             if self.layers:
                 layer.to(self.linears[0].weight.device)
             self.layers.append(layer)
             self.keys += [(task_label, label) for label in new]
             self._columns = None
         self.widen(max(classes) + 1)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """Put the keys (K, 2) beside the layers."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}keys"] = torch.tensor(self.keys, dtype=torch.long).reshape(-1, 2)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Tensor], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """Make the layers that the state holds; torch loads them after this."""
+        keys = state_dict.pop(f"{prefix}keys", None)
+        if keys is not None:
+            self._remake_layers(state_dict, f"{prefix}layers.")
+            self.keys = [(task, label) for task, label in keys.tolist()]
+            self.widen(max((label + 1 for _, label in self.keys), default=0))
+            self._columns = None
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def _remake_layers(self, state_dict: dict[str, Tensor], prefix: str) -> None:
+        """Have as many layers, of the widths, as a state; those that fit stay the same objects."""
+        weights: list[Tensor] = []
+        while f"{prefix}{len(weights)}.weight" in state_dict:
+            weights.append(state_dict[f"{prefix}{len(weights)}.weight"])
+        del self.layers[len(weights) :]
+        like = next(iter(self.start.weights.values()))
+        device = self.linears[0].weight.device if self.layers else like.device
+        for index, weight in enumerate(weights):
+            if index < len(self.layers) and self.linears[index].weight.shape == weight.shape:
+                continue
+            layer = nn.utils.skip_init(
+                nn.Linear,
+                weight.shape[1],
+                weight.shape[0],
+                bias=self.start.has_bias,
+                dtype=like.dtype,
+                device=device,
+            )
+            if index < len(self.layers):
+                self.layers[index] = layer
+            else:
+                self.layers.append(layer)
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits of all classifiers side by side, (B, D) -> (B, K), columns as in `keys`."""

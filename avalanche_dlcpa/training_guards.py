@@ -21,7 +21,8 @@ class NonFiniteLossError(ValueError):
     """The loss became NaN or infinite.
 
     Where a mini-batch itself was at fault (a corrupt image), the model is as it was before it.
-    Where training diverged, everything is back at the start of that epoch. The message says which.
+    Where training diverged, everything is back at the start of that epoch, or where it was resumed.
+    The message says which.
     """
 
 

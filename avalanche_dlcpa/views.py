@@ -88,6 +88,15 @@ class PaperViews:
             if sample is not None:
                 self._guess_from(sample)
 
+    def state_dict(self) -> dict[str, Any]:
+        """The constants found so far, and whether they were guessed from a sample."""
+        return {"mean": self.mean, "std": self.std, "is_guessed": self._is_guessed}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the constants that `state_dict` told."""
+        self.mean, self.std = tuple(state["mean"]), tuple(state["std"])
+        self._is_guessed = state["is_guessed"]
+
     def _guess_from(self, sample: Tensor) -> None:
         _check_images(sample)
         low = sample.amin(dim=(0, 2, 3)).tolist()

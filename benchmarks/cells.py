@@ -128,6 +128,11 @@ def result_path(cell: Cell, folder: Path) -> Path:
     return folder / f"{cell.name}.json"
 
 
+def checkpoints_path(cell: Cell, folder: Path) -> Path:
+    """Where the checkpoints of a run lie until its result is written."""
+    return folder / f"{cell.name}.checkpoints"
+
+
 def read_result(path: Path) -> Result:
     """A result of this version.
 

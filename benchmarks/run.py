@@ -1,6 +1,9 @@
 """One run: a method in a setting with a seed -> one JSON, written whole or not at all.
 
 python -m benchmarks.run --method dlcpa-mocov2 --setting digits --seed 0 --out results
+
+A run of DLCPA keeps checkpoints beside its result: killed and started again it goes on, to the same
+numbers.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import subprocess
 import time
 import warnings
@@ -22,13 +26,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from avalanche.core import SupervisedPlugin
 from avalanche.evaluation import PluginMetric
 from avalanche.evaluation.metrics import ConfusionMatrix
 from avalanche.training.determinism.rng_manager import RNGManager
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.templates import SupervisedTemplate
 
-from avalanche_dlcpa import NonFiniteLossError, SelfSupervisedLossPlugin
+from avalanche_dlcpa import DLCPAStrategy, NonFiniteLossError, SelfSupervisedLossPlugin
 from avalanche_dlcpa.accuracy_matrix import (
     accuracy_over_experiences,
     average_incremental_accuracy,
@@ -39,13 +44,21 @@ from avalanche_dlcpa.accuracy_matrix import (
 from avalanche_dlcpa.metrics import predicted_classes, scenario_metrics
 from avalanche_dlcpa.training_guards import all_finite
 from benchmarks.analyses import ANALYSES
-from benchmarks.cells import FORMAT, Cell, Result, parse_changes, result_path
+from benchmarks.cells import (
+    FORMAT,
+    Cell,
+    Result,
+    checkpoints_path,
+    parse_changes,
+    result_path,
+)
 from benchmarks.memory import kept_bytes, peak_bytes
 from benchmarks.methods import METHODS, Method
 from benchmarks.settings import SETTINGS
 
 PACKAGES = ("avalanche-dlcpa", "avalanche-lib", "torch", "torchvision", "numpy", "solo-learn")
 ROOT = Path(__file__).resolve().parents[1]
+CHECKPOINT_MINUTES = 2.0  # besides those between experiences
 
 
 def run_cell(
@@ -54,6 +67,7 @@ def run_cell(
     dataset_root: str | None = None,
     device: str = "cpu",
     on_experience: Callable[[int], None] = lambda learned: None,
+    checkpoints: Path | None = None,
 ) -> Result:
     """Train and evaluate one cell.
 
@@ -62,6 +76,8 @@ def run_cell(
         dataset_root: Folder of the data; None: Avalanche's default.
         device: Where to train.
         on_experience: Called with the number of experiences learned, after each.
+        checkpoints: Folder from which a run of DLCPA by the code of this very commit goes on, and
+            where it keeps checkpoints; None: it keeps none.
 
     Returns:
         The result, as `save_json` writes it.
@@ -83,6 +99,7 @@ def run_cell(
             dataset_root=dataset_root,
             device=device,
             on_experience=on_experience,
+            checkpoints=checkpoints and checkpoints / origin["commit"],
         )
     return {
         "format": FORMAT,
@@ -106,16 +123,19 @@ def _train_and_judge(
     dataset_root: str | None,
     device: str,
     on_experience: Callable[[int], None],
+    checkpoints: Path | None,
 ) -> Result:
     method, setting = METHODS[cell.method], SETTINGS[cell.setting]
     options = dict(cell.hyperparameters)
-    plugins = []
-    if "ssl" in options and not method.draws_views:
+    stopwatch = _Stopwatch()
+    plugins: list[SupervisedPlugin] = [stopwatch]
+    is_given_ssl = "ssl" in options and not method.draws_views
+    if is_given_ssl:
         weight = {"weight": options.pop("ssl_weight")} if "ssl_weight" in options else {}
         views = setting.make_views()
         plugins.append(SelfSupervisedLossPlugin(options.pop("ssl"), views=views, **weight))
     stream = setting.make_stream(
-        augment=not (method.draws_views or plugins),
+        augment=not (method.draws_views or is_given_ssl),
         validation_fraction=0.1 if cell.validation else 0.0,
         task_labels=method.needs_task_labels,
         dataset_root=dataset_root,
@@ -134,10 +154,12 @@ def _train_and_judge(
         plugins=plugins,
         evaluator=EvaluationPlugin(class_il, task_il, confusion, loggers=[_Silent()]),
     )
+    if checkpoints is not None and isinstance(strategy, DLCPAStrategy):
+        strategy.resume(checkpoints, every_epochs=setting.epochs, every_minutes=CHECKPOINT_MINUTES)
     name = "valid_stream" if cell.validation else "test_stream"
     train_stream = stream.train_stream[: cell.num_experiences]
     judged = getattr(stream, name)
-    seconds = _learn(strategy, method, train_stream, judged, on_experience)
+    _learn(strategy, method, train_stream, judged, on_experience)
     return {
         "judged_on": name,
         "classes": [list(experience.classes_in_this_experience) for experience in train_stream],
@@ -146,7 +168,7 @@ def _train_and_judge(
             "confusion_matrix": confusion.counts(),
         },
         "task_il": _summary(task_il.matrix(name)),
-        "training_seconds": seconds,
+        "training_seconds": stopwatch.seconds,
         "memory": {
             "kept_bytes": kept_bytes(strategy),
             "peak_bytes": peak_bytes(device),
@@ -161,19 +183,15 @@ def _learn(
     train_stream: Any,
     judged: Any,
     on_experience: Callable[[int], None],
-) -> float:
-    """Train on a stream, evaluating what was learned after each step; returns the seconds."""
-    seconds = 0.0
+) -> None:
+    """Train on a stream, evaluating what was learned after each step."""
     steps = [train_stream] if method.learns_at_once else train_stream
     for step, experiences in enumerate(steps, start=1):
         learned = len(train_stream) if method.learns_at_once else step
-        start = time.perf_counter()
         strategy.train(experiences, eval_streams=[])
-        seconds += time.perf_counter() - start
         _expect_finite(strategy, learned)
         strategy.eval(judged[:learned])
         on_experience(learned)
-    return seconds
 
 
 def _expect_finite(strategy: SupervisedTemplate, learned: int) -> None:
@@ -207,6 +225,37 @@ class _Confusion(PluginMetric[Any]):
 
     def result(self) -> None:
         """Nothing to log."""
+
+
+class _Stopwatch(SupervisedPlugin):
+    """The seconds of training, also over several lives of a run, without writing its last word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._before, self._start = 0.0, None
+
+    @property
+    def seconds(self) -> float:
+        """So far."""
+        now = 0.0 if self._start is None else time.perf_counter() - self._start
+        return self._before + now
+
+    def before_training(self, strategy: Any, **kwargs: Any) -> None:
+        """Start."""
+        self._start = time.perf_counter()
+
+    def after_training(self, strategy: Any, **kwargs: Any) -> None:
+        """Stop."""
+        self._before, self._start = self.seconds, None
+
+    def state_dict(self) -> dict[str, float]:
+        """For checkpoints."""
+        return {"seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Go on from those of an earlier life."""
+        self._before = state["seconds"]
+        self._start = None if self._start is None else time.perf_counter()
 
 
 class _Silent:
@@ -313,6 +362,12 @@ def main() -> None:
         action="store_true",
         help="a trial: hold out the validation split and judge on it",
     )
+    parser.add_argument(
+        "--resume",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="keep checkpoints until the result is written, and go on from the last (DLCPA)",
+    )
     add_run_arguments(parser)
     words = parser.parse_args()
     # Avalanche 0.6.0 on a current numpy and torch warns of what will be removed one day.
@@ -327,13 +382,17 @@ def main() -> None:
         cell.hyperparameters  # noqa: B018 - refuses what was never chosen, before any work
     except ValueError as error:
         parser.error(str(error))
+    checkpoints = checkpoints_path(cell, words.out)
     result = run_cell(
         cell,
         dataset_root=words.dataset_root,
         device=words.device,
+        checkpoints=checkpoints if words.resume else None,
         on_experience=lambda learned: print(f"learned {learned} experiences", flush=True),
     )
     print(f"wrote {save_json(result, result_path(cell, words.out))}")
+    if words.resume and checkpoints.is_dir():
+        shutil.rmtree(checkpoints)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,181 @@
+"""Checkpoint files: plain data, written whole or not at all, the last two kept, each checked.
+
+A checkpoint is an ordinary ``torch.save`` file that ``torch.load(path, weights_only=True)`` reads:
+loading it runs no code from it. The name holds its number and the checksum of its bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FORMAT = 1  # of what the file holds
+NUM_KEPT = 2
+_NAME = re.compile(r"checkpoint-(\d+)-([0-9a-f]{16})\.pt")
+_DRAFT = re.compile(r"\.checkpoint-\d+\.tmp")
+
+State = dict[str, Any]
+
+
+class CheckpointFolder:
+    """A folder with the last checkpoints of one run.
+
+    Args:
+        path: The folder; it is made with the first checkpoint.
+
+    Raises:
+        ValueError: ``path`` is a file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"Expected a folder for checkpoints, got the file '{self.path}'.")
+        self._refused: set[Path] = set()
+
+    def write(self, state: State) -> Path | None:
+        """Write a checkpoint, and remove those before the last two.
+
+        Args:
+            state: Nested dicts, lists and tuples of tensors, numbers and strings.
+
+        Returns:
+            The file; None, with a warning, where it could not be written (a full disk): those
+            before it are left as they are.
+        """
+        draft = self.path / f".checkpoint-{os.getpid()}.tmp"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with draft.open("wb") as file:
+                torch.save({"format": FORMAT, **state}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            number = 1 + max((_number(path) for path in self._files()), default=0)
+            path = self.path / f"checkpoint-{number:06d}-{_checksum(draft)}.pt"
+            draft.replace(path)
+            _sync_folder(self.path)
+            self._remove_old()
+        except (OSError, RuntimeError) as error:  # torch raises the latter where a write fails
+            warnings.warn(
+                f"No checkpoint could be written to '{self.path}' ({_first_line(error)}): training "
+                "goes on, and the last checkpoint stands.",
+                stacklevel=2,
+            )
+            return None
+        finally:
+            _remove(draft)
+        return path
+
+    def read(self, check: Callable[[State], None] = lambda state: None) -> State | None:
+        """Read the newest checkpoint that is sound.
+
+        Args:
+            check: Raises ValueError for a checkpoint of another run.
+
+        Returns:
+            What was written, on the CPU; None: there is no checkpoint yet.
+
+        Raises:
+            ValueError: There are checkpoints, and none is sound; says what is wrong with each.
+        """
+        for draft in [p for p in self._entries() if _DRAFT.fullmatch(p.name)]:
+            _remove(draft)  # of a process that was killed while writing
+        problems = []
+        for path in sorted(self._files(), key=_number, reverse=True):
+            try:
+                state = _read(path)
+                check(state)
+            except ValueError as error:
+                self._refused.add(path)
+                problems.append(f"{path.name}: {error}")
+                continue
+            if problems:
+                warnings.warn(
+                    f"Going on from {path.name}, since a newer checkpoint was refused. "
+                    + " ".join(problems),
+                    stacklevel=2,
+                )
+            return state
+        if problems:
+            raise ValueError(
+                f"Expected a checkpoint of this very run in '{self.path}', got "
+                f"{len(problems)} that cannot be used. {' '.join(problems)} To start anew, name "
+                "another folder or remove this one."
+            )
+        return None
+
+    def _entries(self) -> list[Path]:
+        return list(self.path.iterdir()) if self.path.is_dir() else []
+
+    def _files(self) -> list[Path]:
+        return [path for path in self._entries() if _NAME.fullmatch(path.name)]
+
+    def _remove_old(self) -> None:
+        sound = [path for path in self._files() if path not in self._refused]
+        for path in sorted(sound, key=_number)[:-NUM_KEPT]:
+            path.unlink()
+
+
+def _read(path: Path) -> State:
+    found = _NAME.fullmatch(path.name)
+    assert found is not None
+    try:
+        if _checksum(path) != found[2]:
+            raise ValueError("It was cut short or altered: its checksum is not that of its name.")
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise ValueError(f"It cannot be read ({_first_line(error)}).") from error
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as error:
+        raise ValueError(
+            "It is no file of plain data, and was not loaded, so that no code in it could run "
+            f"({_first_line(error)})."
+        ) from error
+    version = state.get("format") if isinstance(state, dict) else None
+    if version != FORMAT:
+        raise ValueError(
+            f"It has format {version}, and this version of the package reads {FORMAT}."
+        )
+    return state
+
+
+def _number(path: Path) -> int:
+    found = _NAME.fullmatch(path.name)
+    assert found is not None
+    return int(found[1])
+
+
+def _checksum(path: Path) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return  # the draft stays, and is no checkpoint
+
+
+def _sync_folder(path: Path) -> None:
+    """Make a rename survive a crash of the machine, where folders can be synced."""
+    if os.name == "posix":
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,289 @@
+"""Resume a killed run to the bit: the same script, started again, goes on where it was.
+
+Avalanche's own loop stays as it is. The calls of `train` and `eval` that a script made before the
+checkpoint are passed over; the experience in progress is set up as ever, its finished epochs are
+left out, its loader is run up to the mini-batch of the checkpoint, and then everything is set to
+what it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from avalanche.training.templates import SupervisedTemplate
+
+from avalanche_dlcpa.checkpoint import CheckpointFolder, State
+from avalanche_dlcpa.random_states import random_states, set_random_states
+from avalanche_dlcpa.run_record import (
+    Call,
+    RestOfEpoch,
+    RunRecord,
+    checksum_of,
+    evaluation_of,
+    expect_same,
+    training_of,
+)
+from avalanche_dlcpa.snapshot import NoPlainStateError, capture, restore
+from avalanche_dlcpa.training_guards import preserved_random_states
+
+
+class ResumableTemplate(SupervisedTemplate):
+    """Avalanche's template with checkpoints at any moment; see `resume`.
+
+    A strategy says with `state_dict`, `load_state_dict` and `fingerprint` what it learns.
+    """
+
+    _run: RunRecord | None = None
+    train_epochs: int
+
+    def resume(
+        self, folder: str | Path, *, every_epochs: int = 1, every_minutes: float | None = 10.0
+    ) -> int:
+        """Keep checkpoints of this run in a folder, and go on from the last one if there is any.
+
+        Called once, before the loop over experiences, which stays as it is. Started again after it
+        was killed at any moment, the same script ends with the same weights and metrics, on a CPU
+        to the bit: calls of `train` and `eval` that had ended return at once what they had
+        returned, and the experience in progress goes on amid its epoch. There is a checkpoint after
+        every call of `train` and `eval`, too. Code of the script between those calls runs again,
+        and sees the strategy as it is in the checkpoint.
+
+        One folder holds one run: give each seed and each setting its own. Random states are those
+        of Python, NumPy and torch; generators of the user's own are not kept.
+
+        Args:
+            folder: Where the checkpoints are, the last two; it is made when the first is written.
+            every_epochs: Epochs between two checkpoints.
+            every_minutes: Minutes between two inside an epoch, 0 for one after each iteration;
+                None: none there.
+
+        Returns:
+            How many experiences have been learned already.
+
+        Raises:
+            ValueError: Training has begun; checkpoints of another run, or only damaged ones; a
+                plugin or metric with a state that a checkpoint cannot hold; arguments out of range.
+
+        Example::
+
+            strategy = DLCPAStrategy(...)
+            strategy.resume("runs/seed0")
+            for experience in benchmark.train_stream:
+                strategy.train(experience)
+                strategy.eval(benchmark.test_stream)
+        """
+        if self._run is not None or self.clock.total_iterations > 0:
+            raise ValueError(
+                "Expected `resume` once and before training, got a strategy that has begun: call "
+                "it right after building the strategy."
+            )
+        if every_epochs < 1 or (every_minutes is not None and every_minutes < 0):
+            raise ValueError(
+                "Expected `every_epochs` to be at least 1 and `every_minutes` at least 0, got "
+                f"{every_epochs} and {every_minutes}."
+            )
+        self._captured_plugins()  # refuses now what could not be kept later
+        run = RunRecord(
+            folder=CheckpointFolder(folder),
+            every_epochs=every_epochs,
+            every_seconds=None if every_minutes is None else 60 * every_minutes,
+            fingerprint=self.fingerprint(),
+        )
+        run.restored = run.folder.read(lambda state: expect_same(state, run.fingerprint))
+        if run.restored is not None:
+            run.calls = [Call(**call) for call in run.restored["calls"]]
+            run.num_written = len(run.calls)
+            self._load(run.restored, amid=False)
+        self._run = run
+        return int(self.clock.train_exp_counter)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What a run and its checkpoint must have in common, as plain data by name."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that training changes, as tensors, numbers and strings in nested dicts."""
+        raise NotImplementedError
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` told, between two experiences or amid the same one."""
+        raise NotImplementedError
+
+    # The calls of a script ----------------------------------------------------------------------
+
+    def train(self, experiences: Any, eval_streams: Any = None, **kwargs: Any) -> dict[str, Any]:
+        """Train; see Avalanche's `SupervisedTemplate`, and `resume`."""
+        run = self._run
+        if run is None:
+            return super().train(experiences, eval_streams, **kwargs)
+        if kwargs.get("persistent_workers"):
+            raise ValueError(
+                "Expected no persistent_workers in a run with checkpoints, got True: their random "
+                "states cannot be kept."
+            )
+        wanted = list(experiences) if isinstance(experiences, Iterable) else [experiences]
+        rest = self._not_yet_learned(run, wanted)
+        if wanted and not rest:
+            return dict(run.results)
+        streams = [wanted] if eval_streams is None else eval_streams
+        run.is_in_train = True
+        try:
+            results = super().train(rest, streams, **kwargs)
+        finally:
+            run.is_in_train = False
+        self._write(run)
+        return results
+
+    def _not_yet_learned(self, run: RunRecord, experiences: list[Any]) -> list[Any]:
+        rest = list(experiences)
+        while rest and run.is_replaying:
+            run.pass_over(training_of(rest.pop(0)))
+            self._leave_replay(run)
+        if rest and run.position is not None:
+            run.expect(training_of(rest[0]), run.position["experience"])
+        return rest
+
+    def _leave_replay(self, run: RunRecord) -> None:
+        """After the last call that had ended, be as it was then, but for an experience begun."""
+        if run.is_replaying or run.restored is None:
+            return
+        set_random_states(run.restored["random"], self.device)
+        if run.position is None:
+            run.restored = None
+
+    def eval(self, exp_list: Any, **kwargs: Any) -> dict[str, Any]:
+        """Evaluate; see Avalanche's `SupervisedTemplate`, and `resume`.
+
+        Changes no parameter, buffer or training flag, and leaves all random states as they were, so
+        that training does not depend on how often one evaluates.
+        """
+        run = self._run
+        if run is None or run.is_in_train:
+            if run is not None and run.position is not None:
+                return {}  # an evaluation before the point where the run goes on: it had ended
+            return self._eval(exp_list, **kwargs)
+        exp_list = list(exp_list) if isinstance(exp_list, Iterator) else exp_list
+        name = evaluation_of(exp_list)
+        if run.is_replaying:
+            run.pass_over(name)
+            self._leave_replay(run)
+            return dict(run.results)
+        if run.position is not None:
+            run.expect(name, run.position["experience"])
+        results = self._eval(exp_list, **kwargs)
+        run.note(name, results)
+        self._write(run)
+        return results
+
+    def _eval(self, exp_list: Any, **kwargs: Any) -> dict[str, Any]:
+        with preserved_random_states(self.device):
+            return super().eval(exp_list, **kwargs)
+
+    # Avalanche's loop ---------------------------------------------------------------------------
+
+    def _train_exp(self, experience: Any, eval_streams: Any = None, **kwargs: Any) -> None:
+        """Train on an experience, without the epochs that had ended before the checkpoint."""
+        position = None if self._run is None else self._run.position
+        if position is None:
+            super()._train_exp(experience, eval_streams, **kwargs)
+            return
+        num_epochs = self.train_epochs
+        self.train_epochs = num_epochs - position["epoch"]
+        try:
+            super()._train_exp(experience, eval_streams, **kwargs)
+        finally:
+            self.train_epochs = num_epochs
+
+    def _before_training_epoch(self, **kwargs: Any) -> None:
+        super()._before_training_epoch(**kwargs)
+        run = self._run
+        if run is None:
+            return
+        if run.position is not None:
+            self._go_on(run)
+            return
+        run.epoch_start = random_states(self.device)
+        is_due = self.clock.train_exp_epochs % run.every_epochs == 0
+        if is_due and (self.clock.train_exp_epochs > 0 or len(run.calls) > run.num_written):
+            self._write(run, self._position(run, None))
+
+    def _go_on(self, run: RunRecord) -> None:
+        """Amid an experience that has been set up, become what the checkpoint holds."""
+        state, position = run.restored, run.position
+        assert state is not None
+        assert position is not None
+        self.train_epochs += position["epoch"]  # the loop over the remaining ones has begun
+        self._load(state, amid=True)
+        self.dataloader: Any = RestOfEpoch(self.dataloader, position, state["random"], self.device)
+        run.epoch_start = position["epoch_start"]
+        run.restored = None
+
+    def _after_training_epoch(self, **kwargs: Any) -> None:
+        if isinstance(self.dataloader, RestOfEpoch):
+            self.dataloader = self.dataloader.loader
+        super()._after_training_epoch(**kwargs)
+
+    def _after_training_iteration(self, **kwargs: Any) -> None:
+        labels = self.mb_y  # a plugin that evaluates now will leave none
+        super()._after_training_iteration(**kwargs)
+        run = self._run
+        if run is None or run.every_seconds is None:
+            return
+        if time.monotonic() - run.last_write >= run.every_seconds:
+            self._write(run, self._position(run, checksum_of(labels)))
+
+    def _after_training_exp(self, **kwargs: Any) -> None:
+        super()._after_training_exp(**kwargs)
+        if self._run is not None:
+            self._run.note(training_of(self.experience), self.evaluator.get_last_metrics())
+            self._run.epoch_start = {}
+
+    # Checkpoints --------------------------------------------------------------------------------
+
+    def _write(self, run: RunRecord, position: dict[str, Any] | None = None) -> None:
+        """Write a checkpoint of this moment, if it can be written."""
+        try:
+            state = {
+                "fingerprint": run.fingerprint,
+                "learned": self.state_dict(),
+                "plugins": self._captured_plugins(),
+                "stop": self._stop_training,
+                "random": random_states(self.device),
+                "calls": [dataclasses.asdict(call) for call in run.calls],
+                "position": position,
+            }
+        except NoPlainStateError as error:
+            warnings.warn(f"No checkpoint was written. {error}", stacklevel=2)
+            return
+        run.folder.write(state)
+        run.last_write, run.num_written = time.monotonic(), len(run.calls)
+
+    def _position(self, run: RunRecord, labels: int | None) -> dict[str, Any]:
+        """Where in an experience the run is, with the checksum of the last mini-batch's labels."""
+        return {
+            "experience": training_of(self.experience),
+            "epoch": self.clock.train_exp_epochs,
+            "iteration": self.clock.train_epoch_iterations,
+            "labels": labels,
+            "epoch_start": run.epoch_start,
+        }
+
+    def _load(self, state: State, *, amid: bool) -> None:
+        learned = state["learned"]
+        self.model.to(self.device)
+        self.load_state_dict(learned)
+        names = [type(plugin).__name__ for plugin in self.plugins]
+        assert names == [name for name, _ in state["plugins"]]  # part of the fingerprint
+        for plugin, (_, saved) in zip(self.plugins, state["plugins"], strict=True):
+            restore(plugin, saved)
+        if amid:
+            self._stop_training = state["stop"]
+
+    def _captured_plugins(self) -> list[tuple[str, Any]]:
+        names = [type(plugin).__name__ for plugin in self.plugins]
+        return [(n, capture(p, n)) for n, p in zip(names, self.plugins, strict=True)]

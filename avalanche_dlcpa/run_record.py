@@ -1,0 +1,179 @@
+"""What a run with checkpoints remembers of itself: which calls have ended, and where it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from avalanche_dlcpa.checkpoint import CheckpointFolder, State
+from avalanche_dlcpa.experiences import classes_of
+from avalanche_dlcpa.random_states import set_random_states
+from avalanche_dlcpa.snapshot import plain_results
+
+
+@dataclasses.dataclass
+class Call:
+    """A call of the script that has ended: an experience trained, or a stream evaluated.
+
+    Attributes:
+        name: What was called with what.
+        results: The metric values that are new since the call before.
+    """
+
+    name: str
+    results: dict[str, Any]
+
+
+@dataclasses.dataclass
+class RunRecord:
+    """Where a run with checkpoints is.
+
+    Attributes:
+        folder: Of its checkpoints.
+        every_epochs: Epochs between checkpoints.
+        every_seconds: Seconds between checkpoints inside an epoch; None: none there.
+        fingerprint: What must be the same when it is resumed.
+        calls: Those that have ended, from the start of the script on.
+        num_passed: How many of them the script, started again, has come by.
+        results: The evaluator's values after the calls so far.
+        restored: The checkpoint, until everything in it has been used.
+        is_in_train: Whether `train` is running.
+        epoch_start: Random states when the present epoch began to load.
+        last_write: When the last checkpoint was written, or training began.
+        num_written: How many of the calls the last checkpoint holds.
+    """
+
+    folder: CheckpointFolder
+    every_epochs: int
+    every_seconds: float | None
+    fingerprint: dict[str, Any]
+    calls: list[Call] = dataclasses.field(default_factory=list)
+    num_passed: int = 0
+    results: dict[str, Any] = dataclasses.field(default_factory=dict)
+    restored: State | None = None
+    is_in_train: bool = False
+    epoch_start: dict[str, Any] = dataclasses.field(default_factory=dict)
+    last_write: float = dataclasses.field(default_factory=time.monotonic)
+    num_written: int = 0
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether the script is still at calls that ended before the checkpoint."""
+        return self.num_passed < len(self.calls)
+
+    @property
+    def position(self) -> dict[str, Any] | None:
+        """Where in an experience to go on, as soon as it has been set up."""
+        return None if self.restored is None else self.restored["position"]
+
+    def pass_over(self, name: str) -> None:
+        """Come by a call that ended before the checkpoint."""
+        call = self.calls[self.num_passed]
+        self.expect(name, call.name)
+        self.num_passed += 1
+        self.results = self.results | call.results
+
+    def expect(self, name: str, expected: str) -> None:
+        """Refuse a script that does something else than the run of the checkpoint.
+
+        Raises:
+            ValueError: It does.
+        """
+        if name != expected:
+            raise ValueError(
+                f"Expected the script to {expected}, as in the run of the checkpoints in "
+                f"'{self.folder.path}', got a script that goes on to {name}: start the same "
+                "script, or name another folder to start anew."
+            )
+
+    def note(self, name: str, results: dict[str, Any]) -> None:
+        """Note a call that has just ended."""
+        old = self.results
+        new = {k: v for k, v in results.items() if k not in old or old[k] is not v}
+        self.calls.append(Call(name, plain_results(new)))
+        self.num_passed = len(self.calls)
+        self.results = dict(results)
+
+
+class RestOfEpoch:
+    """A loader from where a checkpoint was written; its first iteration sets the random states.
+
+    Args:
+        loader: The loader, as it was made for the experience.
+        position: Where the checkpoint was written.
+        now: Random states of the checkpoint.
+        device: Where the strategy trains.
+    """
+
+    def __init__(
+        self, loader: Any, position: dict[str, Any], now: dict[str, Any], device: torch.device
+    ):
+        self.loader, self.position, self.now, self.device = loader, position, now, device
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        set_random_states(self.position["epoch_start"], self.device)
+        batches = iter(self.loader)
+        labels = None
+        for _ in range(self.position["iteration"]):
+            labels = checksum_of(next(batches)[1])
+        if labels != self.position["labels"]:
+            raise ValueError(
+                "Expected the stream to deliver the samples of the checkpoint in their order, got "
+                "others: pass the same stream, batch size and loader arguments as before."
+            )
+        set_random_states(self.now, self.device)
+        yield from batches
+
+
+def training_of(experience: Any) -> str:
+    """A call of `train` in words, such as "train on experience 2 of train (300 samples, ...)"."""
+    classes, tasks = classes_of(experience), sorted(set(getattr(experience, "task_labels", [0])))
+    return (
+        f"train on experience {experience.current_experience} of "
+        f"{experience.origin_stream.name} ({len(experience.dataset)} samples of classes {classes}, "
+        f"tasks {tasks})"
+    )
+
+
+def evaluation_of(exp_list: Any) -> str:
+    """A call of `eval` in words, such as "evaluate 3 experiences of test (300 samples)"."""
+    experiences = list(exp_list) if isinstance(exp_list, Iterable) else [exp_list]
+    names = sorted({experience.origin_stream.name for experience in experiences})
+    num_samples = sum(len(experience.dataset) for experience in experiences)
+    numbers = [experience.current_experience for experience in experiences]
+    which = f"{min(numbers)} to {max(numbers)}" if numbers else "none"
+    return (
+        f"evaluate {len(experiences)} experiences ({which}) of {', '.join(names)} "
+        f"({num_samples} samples)"
+    )
+
+
+def checksum_of(labels: Any) -> int:
+    """A number that tells the labels (B,) of a mini-batch from those of another."""
+    return zlib.crc32(labels.cpu().numpy().tobytes())
+
+
+def expect_same(state: State, fingerprint: dict[str, Any]) -> None:
+    """Refuse a checkpoint of another run.
+
+    Raises:
+        ValueError: Names the first thing that differs.
+    """
+    found = state.get("fingerprint", {})
+    different = [
+        name for name in [*fingerprint, *found] if fingerprint.get(name) != found.get(name)
+    ]
+    if different:
+        name = different[0]
+        raise ValueError(
+            f"It is of another run: it has {name} {found.get(name)}, and this strategy "
+            f"{fingerprint.get(name)}."
+        )

@@ -1,0 +1,92 @@
+"""500 experiences: the average stays exact, only the classifiers grow, and no step slows down."""
+
+import statistics
+import time
+
+import pytest
+import torch
+from avalanche.benchmarks import tensors_benchmark
+from avalanche.core import SupervisedPlugin
+from helpers import strategy_of
+from torch import nn
+
+from benchmarks.memory import kept_bytes
+
+NUM_EXPERIENCES = 500
+NUM_FEATURES = 6
+
+
+class Tiny(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden = nn.Sequential(nn.Linear(5, NUM_FEATURES), nn.BatchNorm1d(NUM_FEATURES))
+        self.fc = nn.Linear(NUM_FEATURES, 2)
+
+    def forward(self, x):
+        return self.fc(self.hidden(x).relu())
+
+
+class Seconds(SupervisedPlugin):
+    """CPU time of each iteration. (Avalanche walks over all modules once an experience besides.)"""
+
+    def __init__(self):
+        super().__init__()
+        self.all = []
+
+    def before_training_iteration(self, strategy, **kwargs):
+        self.start = time.process_time()
+
+    def after_training_iteration(self, strategy, **kwargs):
+        self.all.append(time.process_time() - self.start)
+
+
+@pytest.fixture(scope="module")
+def long_run():
+    """A strategy after 500 experiences of one class and six samples each, and what was noted."""
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
+    samples = [
+        (torch.randn(6, 5, generator=generator), torch.full((6,), label))
+        for label in range(NUM_EXPERIENCES)
+    ]
+    stream = tensors_benchmark(samples, samples[:1], task_labels=[0] * NUM_EXPERIENCES)
+    # cross-entropy over the one class of an experience is 0, so something else drives the steps
+    strategy = strategy_of(
+        Tiny(),
+        lr=0.05,
+        train_mb_size=6,
+        criterion=lambda logits, y: (logits - 1).square().mean(),
+        plugins=[Seconds()],
+    )
+    mean, sizes = None, {}
+    for t, experience in enumerate(stream.train_stream, start=1):
+        strategy.train(experience)
+        plastic = [p.detach().double() for p in strategy.model.plastic.parameters()]
+        mean = (
+            [p.clone() for p in plastic]
+            if mean is None
+            else [m + (p - m) / t for m, p in zip(mean, plastic, strict=True)]
+        )
+        if t in (100, NUM_EXPERIENCES):
+            sizes[t] = kept_bytes(strategy)
+    return strategy, mean, sizes
+
+
+def test_the_average_is_exact(long_run):
+    strategy, mean, _ = long_run
+    assert strategy.model.num_averaged == NUM_EXPERIENCES
+    for ours, exact in zip(strategy.model.stable.parameters(), mean, strict=True):
+        assert (ours - exact).abs().max() <= 1e-5
+        assert exact.abs().max() > 1e-3  # something was learned and averaged
+
+
+def test_only_the_classifiers_grow(long_run):
+    _, _, sizes = long_run
+    classifier = 4 * (NUM_FEATURES + 1)
+    assert sizes[NUM_EXPERIENCES] - sizes[100] == (NUM_EXPERIENCES - 100) * classifier
+
+
+def test_no_iteration_slows_down(long_run):
+    seconds = long_run[0].plugins[0].all
+    assert len(seconds) == NUM_EXPERIENCES
+    assert statistics.median(seconds[-50:]) < 2 * statistics.median(seconds[50:100])

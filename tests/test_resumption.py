@@ -1,0 +1,447 @@
+"""A run that is broken off anywhere and started again ends with the very same bits."""
+
+import random
+from types import FunctionType
+
+import numpy as np
+import pytest
+import torch
+from avalanche.benchmarks import nc_benchmark, tensors_benchmark
+from avalanche.evaluation.metrics import (
+    accuracy_metrics,
+    bwt_metrics,
+    confusion_matrix_metrics,
+    forgetting_metrics,
+    loss_metrics,
+)
+from avalanche.training.plugins import (
+    EarlyStoppingPlugin,
+    EvaluationPlugin,
+    LRSchedulerPlugin,
+    ReplayPlugin,
+    SupervisedPlugin,
+)
+from helpers import (
+    STREAMS,
+    SmallCNN,
+    WithTargets,
+    assert_same_state,
+    samples,
+    seed_everything,
+    small_head,
+    state_of,
+    strategy_of,
+    tensors_stream,
+)
+from torch import nn
+from torch.optim import Adam
+from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR
+from walker import holding, reachable
+
+from avalanche_dlcpa.metrics import scenario_metrics
+
+STREAM = tensors_stream(tasks=((0, 1), (2, 3)), per_class=20, size=8)  # 3 mini-batches an epoch
+EPOCHS = 2
+
+
+class BrokenOffError(Exception):
+    """Stands for the kill; SIGKILL itself is in test_soak.py."""
+
+
+class Run:
+    """A strategy with metrics, and a script's loop over a stream."""
+
+    def __init__(self, *, seed=5, stream=STREAM, at_once=False, loader=(), metrics=(), **kwargs):
+        seed_everything(seed)
+        self.stream, self.at_once, self.loader = stream, at_once, dict(loader)
+        self.scenarios = scenario_metrics()
+        evaluator = EvaluationPlugin(*self.scenarios, *metrics, loggers=[])
+        kwargs = {
+            name: option() if isinstance(option, FunctionType | type) and name in FRESH else option
+            for name, option in kwargs.items()
+        }
+        kwargs = {"train_epochs": EPOCHS, "model": SmallCNN(), "momentum": 0.9} | kwargs
+        self.strategy = strategy_of(**kwargs, evaluator=evaluator)
+        self.results = []
+
+    def go(self):
+        strategy, stream = self.strategy, self.stream
+        steps = [list(stream.train_stream)] if self.at_once else stream.train_stream
+        for step in steps:
+            torch.rand(3)  # a script may draw, too
+            self.results.append(strategy.train(step, **self.loader))
+            self.results.append(strategy.eval(stream.test_stream))
+        return self
+
+    def break_off_after(self, count):
+        """Let the run end with the checkpoint of its so-manieth moment; whether it came to it."""
+        folder, writes = self.strategy._run.folder, []
+        write = folder.write
+
+        def write_then_end(state):
+            write(state)
+            writes.append(state["position"])
+            if len(writes) == count:
+                raise BrokenOffError
+
+        folder.write = write_then_end
+        try:
+            self.go()
+        except BrokenOffError:
+            return True
+        return False
+
+    def assert_same_as(self, other):
+        strategy, expected = self.strategy, other.strategy
+        assert_same_state(
+            state_of(strategy.model, strategy.ssl), state_of(expected.model, expected.ssl)
+        )
+        for ours, theirs in zip(self.scenarios, other.scenarios, strict=True):
+            assert np.array_equal(ours.matrix(), theirs.matrix(), equal_nan=True)
+        assert repr(self.results) == repr(other.results)
+        assert vars(strategy.clock) == vars(expected.clock)
+        ours, theirs = (s.evaluator.get_all_metrics() for s in (strategy, expected))
+        assert repr(dict(ours)) == repr(dict(theirs))
+        for ours, theirs in zip(
+            optimizer_tensors(strategy), optimizer_tensors(expected), strict=True
+        ):
+            assert torch.equal(ours, theirs)
+
+
+def optimizer_tensors(strategy):
+    states = strategy.optimizer.state_dict()["state"].values()
+    return [t for state in states for t in state.values() if isinstance(t, torch.Tensor)]
+
+
+FRESH = ("model", "ssl", "plugins")  # may be given as functions that make them
+EVERY = {"every_minutes": 0}
+
+
+def check_resuming(tmp_path, moments, *, every=EVERY, metrics=lambda: (), **options):
+    """Break a run off at each moment, start it again, and compare with an undisturbed one."""
+    whole = Run(metrics=metrics(), **options).go()
+    for moment in moments:
+        folder = tmp_path / str(moment)
+        run = Run(metrics=metrics(), **options)
+        run.strategy.resume(folder, **every)
+        assert run.break_off_after(moment)
+        again = Run(metrics=metrics(), seed=99, **options)  # nothing comes from the seed twice
+        again.strategy.resume(folder, **every)
+        again.go()
+        again.assert_same_as(whole)
+    return whole
+
+
+# Where it is broken off ---------------------------------------------------------------------------
+
+
+def test_from_every_checkpoint_of_a_run(tmp_path):
+    # an experience: 3 iterations and the start of epoch 2, 3 iterations, `train`, `eval`
+    check_resuming(
+        tmp_path,
+        range(1, 19),
+        ssl=lambda: small_head("mocov2"),
+        scheduler=lambda optimizer: MultiStepLR(optimizer, [1]),
+        classifier_scheduler=lambda optimizer: MultiStepLR(optimizer, [1]),
+    )
+
+
+@pytest.mark.parametrize("ssl", ["mocov2", "byol", "simclr", "nnclr", "simsiam", None])
+def test_with_every_kind_of_head(tmp_path, ssl):
+    check_resuming(tmp_path, (2, 13), ssl=lambda: small_head(ssl))
+
+
+class HalfCNN(SmallCNN):
+    """In bfloat16, where the average is kept in float32 beside its rounding."""
+
+    def __init__(self):
+        super().__init__()
+        self.bfloat16()
+
+    def forward(self, x):
+        return super().forward(x.bfloat16())
+
+
+CASES = {
+    "temporary classifier": {"plastic_classifier": "temporary"},
+    "EMA": {"stable_update": "ema"},
+    "copy": {"stable_update": "copy"},
+    "plastic features": {"classifier_features": "plastic"},
+    "momentum encoder": {"average_source": "momentum", "ssl": lambda: small_head("byol")},
+    "batch statistics": {"bn_statistics": "batch"},
+    "recalibrated": {"bn_statistics": "recalibrated"},
+    "half precision": {"model": HalfCNN},
+    "dropout and a weighted criterion": {
+        "model": lambda: SmallCNN(head=nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 6))),
+        "head": "fc.1",
+        "criterion": nn.CrossEntropyLoss(label_smoothing=0.1),
+    },
+    "one call for all": {"at_once": True},
+    "two workers": {"loader": {"num_workers": 2}},
+    "evaluated amid training": {"eval_every": 1},
+    "evaluated amid epochs": {"eval_every": 2, "peval_mode": "iteration"},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_with_every_option(tmp_path, name):
+    check_resuming(tmp_path, (2, 10, 13), **CASES[name])
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_on_every_kind_of_stream(tmp_path, name):
+    stream = STREAMS[name](per_class=9, size=16)
+    check_resuming(tmp_path, (4, 14), stream=stream, ssl=lambda: small_head("mocov2"))
+
+
+class Noisy(WithTargets):
+    """Draws from all global generators for every sample."""
+
+    def __getitem__(self, index):
+        image, label = super().__getitem__(index)
+        return image + 0.1 * torch.rand(1) + 0.1 * random.random() + 0.1 * np.random.rand(), label
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_on_a_stream_that_draws(tmp_path, num_workers):
+    train, test = Noisy(*samples(range(4), per_class=20, size=8)), WithTargets(*samples(range(4)))
+    stream = nc_benchmark(train, test, n_experiences=2, task_labels=False, shuffle=False)
+    options = {"stream": stream, "loader": {"num_workers": num_workers}}
+    check_resuming(tmp_path, (2, 12), **options, ssl=lambda: small_head("simclr"))
+
+
+def test_schedules_go_on_amid_an_experience(tmp_path):
+    def scheduler(optimizer):
+        return MultiStepLR(optimizer, [1])
+
+    options = {"scheduler": scheduler, "classifier_scheduler": scheduler, "train_epochs": 3}
+    check_resuming(tmp_path, (5, 18), **options)  # in the second epoch of three
+
+
+def test_adam_goes_on_with_its_state(tmp_path):
+    def options():
+        model = SmallCNN()
+        return {"model": model, "optimizer": Adam(model.parameters(), lr=0.01)}
+
+    seed_everything()
+    whole = Run(**options()).go()
+    seed_everything()
+    run = Run(**options())
+    run.strategy.resume(tmp_path, **EVERY)
+    assert run.break_off_after(12)
+    again = Run(**options())
+    assert again.strategy.resume(tmp_path, **EVERY) == 1
+    again.go().assert_same_as(whole)
+
+
+def test_twice_broken_off_and_only_at_the_ends_of_epochs(tmp_path):
+    whole = Run().go()
+    for moment in (2, 2):
+        run = Run()
+        run.strategy.resume(tmp_path, every_minutes=None)
+        assert run.break_off_after(moment)
+    again = Run()
+    assert again.strategy.resume(tmp_path, every_minutes=None) == 1
+    again.go().assert_same_as(whole)
+
+
+def test_constants_that_views_guessed_from_the_first_experience_stay(tmp_path):
+    (a, b), (c, d) = (samples(k, per_class=20, size=8) for k in ((0, 1), (2, 3)))
+    stream = tensors_benchmark(
+        [(9 * a, b), (5 * c, d)], [(9 * a, b), (5 * c, d)], task_labels=[0, 0]
+    )
+    with pytest.warns(UserWarning, match="Found no Normalize"):
+        whole = check_resuming(tmp_path, (11,), stream=stream, ssl=lambda: small_head("simclr"))
+    assert max(whole.strategy.views.std) > 8
+
+
+# With Avalanche's plugins and metrics -------------------------------------------------------------
+
+
+def many_metrics():
+    return [
+        accuracy_metrics(minibatch=True, epoch=True, epoch_running=True, stream=True),
+        loss_metrics(minibatch=True, epoch=True, experience=True),
+        forgetting_metrics(experience=True, stream=True),
+        bwt_metrics(experience=True, stream=True),
+        confusion_matrix_metrics(num_classes=6, save_image=False, stream=True),
+    ]
+
+
+def test_metrics_of_avalanche_count_on(tmp_path):
+    check_resuming(tmp_path, (2, 5, 9, 12, 16), metrics=many_metrics)
+
+
+def test_schedules_and_early_stopping_of_avalanche_go_on(tmp_path):
+    def options():
+        model = SmallCNN()
+        optimizer = Adam(model.parameters(), lr=0.01)
+        schedule = LRSchedulerPlugin(CosineAnnealingLR(optimizer, 5), step_granularity="iteration")
+        stop = EarlyStoppingPlugin(patience=1, val_stream_name="train_stream")
+        plugins = [schedule, stop]
+        common = {"train_epochs": 4, "eval_every": 1, "metrics": accuracy_metrics(stream=True)}
+        return {"model": model, "optimizer": optimizer, "plugins": plugins, **common}
+
+    seed_everything()
+    whole = Run(**options()).go()
+    assert whole.strategy.clock.train_iterations < 2 * 4 * 3  # it stopped early
+    for moment in (2, 5, 9, 12):
+        seed_everything()
+        run = Run(**options())
+        run.strategy.resume(tmp_path / str(moment), **EVERY)
+        assert run.break_off_after(moment)
+        again = Run(**options())
+        again.strategy.resume(tmp_path / str(moment), **EVERY)
+        again.go().assert_same_as(whole)
+
+
+class Counter(SupervisedPlugin):
+    """A user's plugin: its plain attributes are kept without a word from it."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes, self.by_class = [], {}
+
+    def after_training_iteration(self, strategy, **kwargs):
+        self.sizes.append(len(strategy.mb_y))
+        for label in strategy.mb_y.tolist():
+            self.by_class[label] = self.by_class.get(label, 0) + 1
+
+
+def test_what_a_plugin_remembers_is_kept(tmp_path):
+    run = Run(plugins=lambda: [Counter()])
+    run.strategy.resume(tmp_path, **EVERY)
+    assert run.break_off_after(11)
+    again = Run(plugins=lambda: [Counter()])
+    again.strategy.resume(tmp_path, **EVERY)
+    counter = again.go().strategy.plugins[0]
+    assert counter.sizes == 4 * [16, 16, 8]
+    assert counter.by_class == dict.fromkeys(range(4), 2 * 20)
+
+
+def test_a_plugin_whose_state_cannot_be_kept_is_refused_at_once(tmp_path):
+    run = Run(plugins=lambda: [ReplayPlugin(mem_size=10)])
+    with pytest.raises(ValueError, match=r"got ReplayPlugin.storage_policy of type .*state_dict"):
+        run.strategy.resume(tmp_path)
+
+
+# What is refused ----------------------------------------------------------------------------------
+
+
+def broken_off(tmp_path, moment=10, **options):
+    run = Run(**options)
+    run.strategy.resume(tmp_path, **EVERY)
+    assert run.break_off_after(moment)
+
+
+@pytest.mark.parametrize(
+    ("options", "difference"),
+    [
+        ({"model": lambda: SmallCNN(batch_norm=False)}, "plastic.norm.weight"),
+        ({"ssl": lambda: small_head("simclr")}, "head.projector"),
+        ({"lr": 0.01}, "optimizer"),
+        ({"supervised_weight": 1.0}, "supervised_weight 10.0, and this strategy 1.0"),
+        ({"train_epochs": 3}, "train_epochs 2, and this strategy 3"),
+        ({"train_mb_size": 8}, "train_mb_size 16, and this strategy 8"),
+        ({"stable_update": "ema"}, "stable_update cumulative"),
+        ({"criterion": nn.CrossEntropyLoss(label_smoothing=0.1)}, "criterion"),
+        ({"plugins": lambda: [Counter()]}, "plugins"),
+        ({"metrics": accuracy_metrics(stream=True)}, "metrics"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(tmp_path, options, difference):
+    broken_off(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    other = Run(**options)
+    state = state_of(other.strategy.model)
+    with pytest.raises(ValueError, match=f"It is of another run: it has {difference}"):
+        other.strategy.resume(tmp_path)
+    assert_same_state(state_of(other.strategy.model), state)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_another_script_is_refused(tmp_path):
+    broken_off(tmp_path)  # amid the second experience
+    first, second = STREAM.train_stream
+    run = Run()
+    run.strategy.resume(tmp_path)
+    with pytest.raises(ValueError, match="Expected the script to train on experience 0 of train"):
+        run.strategy.train(second)
+    run.strategy.train(first)
+    with pytest.raises(ValueError, match=r"to evaluate 2 experiences \(0 to 1\) of test"):
+        run.strategy.train(second)
+    with pytest.raises(ValueError, match=r"goes on to evaluate 1 experiences \(0 to 0\) of test"):
+        run.strategy.eval(STREAM.test_stream[:1])
+    run.strategy.eval(STREAM.test_stream)
+    with pytest.raises(ValueError, match="Expected the script to train on experience 1 of train"):
+        run.strategy.train(first)
+
+
+def test_another_order_of_samples_is_refused(tmp_path):
+    broken_off(tmp_path)
+    run = Run(loader={"shuffle": False})
+    run.strategy.resume(tmp_path)
+    with pytest.raises(ValueError, match="deliver the samples of the checkpoint in their order"):
+        run.go()
+
+
+def test_when_and_how_often(tmp_path):
+    run = Run()
+    for wrong in ({"every_epochs": 0}, {"every_minutes": -1}):
+        with pytest.raises(ValueError, match="Expected `every_epochs` to be at least 1 and"):
+            run.strategy.resume(tmp_path, **wrong)
+    run.strategy.resume(tmp_path)
+    with pytest.raises(ValueError, match="Expected `resume` once and before training"):
+        run.strategy.resume(tmp_path)
+    with pytest.raises(ValueError, match="Expected no persistent_workers"):
+        run.strategy.train(STREAM.train_stream[0], num_workers=1, persistent_workers=True)
+
+
+# Without any harm ---------------------------------------------------------------------------------
+
+
+def test_keeping_checkpoints_changes_nothing(tmp_path):
+    run = Run(ssl=lambda: small_head("mocov2"))
+    run.strategy.resume(tmp_path, **EVERY)
+    run.go().assert_same_as(Run(ssl=lambda: small_head("mocov2")).go())
+
+
+def test_a_resumed_run_holds_no_samples(tmp_path):
+    broken_off(tmp_path, 11)
+    run = Run()
+    run.strategy.resume(tmp_path, **EVERY)
+    run.go()
+    images = torch.stack([x for e in STREAM.train_stream for x, *_ in e.dataset]).flatten(1)
+    assert not holding(reachable(run.strategy), images)
+
+
+def test_a_disk_that_is_full_stops_nothing(tmp_path):
+    run = Run()
+    run.strategy.resume(tmp_path / "run", **EVERY)
+    folder = run.strategy._run.folder.path
+    folder.write_text("in the way")
+    with pytest.warns(UserWarning, match="No checkpoint could be written"):
+        run.go()
+    run.assert_same_as(Run().go())
+
+
+def test_a_damaged_checkpoint_costs_a_little_time_and_no_numbers(tmp_path):
+    broken_off(tmp_path, 12)
+    newest = max(tmp_path.iterdir())
+    newest.write_bytes(newest.read_bytes()[:1000])
+    run = Run()
+    with pytest.warns(UserWarning, match="cut short or altered"):
+        run.strategy.resume(tmp_path, **EVERY)
+    run.go().assert_same_as(Run().go())
+
+
+def test_the_model_alone_is_loaded_into_a_fresh_one():
+    trained, fresh = Run().go().strategy.model, Run().strategy.model
+    fresh.load_state_dict(trained.state_dict())
+    assert fresh.classifiers.keys == trained.classifiers.keys == [(0, k) for k in range(4)]
+    assert_same_state(state_of(fresh), state_of(trained))
+    x = STREAM.test_stream[1].dataset[0][0][None]
+    assert torch.equal(fresh.eval()(x), trained.eval()(x)[:, :4])
+    layers = list(fresh.classifiers.layers)
+    fresh.load_state_dict(trained.state_dict())  # an optimizer may hold these
+    assert all(a is b for a, b in zip(layers, fresh.classifiers.layers, strict=True))

@@ -1,0 +1,69 @@
+"""A cell of a grid that was killed goes on from its checkpoint, to the same numbers."""
+
+import sys
+
+import pytest
+
+from benchmarks import run
+from benchmarks.cells import Cell, checkpoints_path, read_result, result_path
+
+CELL = Cell("dlcpa-mocov2", "digits-cifar100-10", 3)
+
+
+class KilledError(Exception):
+    """Stands for the kill."""
+
+
+def killed_after(count):
+    def on_experience(learned):
+        if learned == count:
+            raise KilledError
+
+    return on_experience
+
+
+def numbers_of(result):
+    """All that does not depend on the clock and the machine."""
+    return {name: result[name] for name in result if name not in ("training_seconds", "memory")}
+
+
+def test_a_killed_cell_goes_on_to_the_same_numbers(tmp_path):
+    whole = run.run_cell(CELL)
+    for count in (1, 3):
+        with pytest.raises(KilledError):
+            run.run_cell(CELL, checkpoints=tmp_path, on_experience=killed_after(count))
+    learned = []
+    result = run.run_cell(CELL, checkpoints=tmp_path, on_experience=learned.append)
+    assert numbers_of(result) == numbers_of(whole)
+    assert learned == [1, 2, 3, 4, 5]
+    assert result["memory"]["kept_bytes"] == whole["memory"]["kept_bytes"]
+
+
+def test_the_seconds_are_those_of_all_lives():
+    stopwatch = run._Stopwatch()
+    stopwatch.before_training(None)
+    stopwatch.load_state_dict({"seconds": 100.0})
+    stopwatch.after_training(None)
+    assert 100 <= stopwatch.seconds < 101
+
+
+def run_main(monkeypatch, out, *words):
+    line = ["run", "--method", CELL.method, "--setting", CELL.setting, "--seed", "3"]
+    monkeypatch.setattr(sys, "argv", [*line, "--out", str(out), *words])
+    run.main()
+
+
+def test_checkpoints_lie_beside_the_result_until_it_is_written(tmp_path, monkeypatch):
+    folder, seen = checkpoints_path(CELL, tmp_path), []
+    save = run.save_json
+
+    def look_and_save(content, path):
+        seen.append(sorted(path.suffix for path in folder.rglob("checkpoint-*")))
+        return save(content, path)
+
+    monkeypatch.setattr(run, "save_json", look_and_save)
+    run_main(monkeypatch, tmp_path)
+    run_main(monkeypatch, tmp_path, "--no-resume")
+    assert seen == [[".pt", ".pt"], []]
+    assert not folder.exists()
+    assert read_result(result_path(CELL, tmp_path))["method"] == CELL.method

@@ -1,0 +1,118 @@
+"""What plugins and metrics remember, told as plain data and brought back."""
+
+import collections
+import io
+
+import numpy as np
+import pytest
+import torch
+from avalanche.evaluation.metrics import Accuracy, Mean
+from avalanche.training.plugins import SupervisedPlugin
+from torch import nn
+
+from avalanche_dlcpa.snapshot import NoPlainStateError, capture, restore
+
+
+class Memory(SupervisedPlugin):
+    def __init__(self, value=None):
+        super().__init__()
+        self.value = value
+
+
+def through_a_file(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def round_trip(value, fresh=None):
+    memory = Memory(fresh)
+    assert restore(memory, through_a_file(capture(Memory(value), "Memory"))) is memory
+    return memory.value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        3,
+        0.1,
+        "word",
+        b"bytes",
+        [1, [2.5, "x"]],
+        (1, (2, 3)),
+        {1, 2},
+        frozenset("ab"),
+        {"a": {(0, 1): [None]}, 2: {3}},
+        collections.Counter("aab"),
+        collections.deque([1, 2]),
+    ],
+)
+def test_plain_values_come_back_as_they_were(value):
+    found = round_trip(value)
+    assert found == value
+    assert not isinstance(value, list | tuple | set | str) or type(found) is type(value)
+
+
+def test_arrays_and_tensors_come_back():
+    for array in (np.arange(3), np.random.rand(2, 2).astype(np.float32)):
+        found = round_trip(array)
+        assert found.dtype == array.dtype
+        assert np.array_equal(found, array)
+    assert round_trip(np.float64(0.5)) == 0.5
+    assert torch.equal(round_trip(torch.eye(2)), torch.eye(2))
+
+
+def test_a_default_dict_keeps_its_factory_and_its_metrics():
+    def means(**values):
+        made = collections.defaultdict(Mean)
+        for name, value in values.items():
+            made[name].update(value, 2)
+        return made
+
+    found = round_trip(means(a=1.0, b=3.0), means(c=9.0))
+    assert {name: mean.result() for name, mean in found.items()} == {"a": 1.0, "b": 3.0}
+    assert found["new"].result() == 0
+
+
+def test_a_metric_of_avalanche_is_made_where_none_was():
+    accuracy = Accuracy()
+    accuracy.update(torch.tensor([0, 1, 1, 0]), torch.tensor([0, 1, 0, 0]))
+    found = round_trip({"x": accuracy}, {})["x"]
+    found.update(torch.tensor([1, 1]), torch.tensor([1, 1]))  # and counts on
+    assert found.result() == 5 / 6
+
+
+def test_an_object_with_a_state_dict_speaks_for_itself():
+    layer, fresh = nn.Linear(2, 2), nn.Linear(2, 2)
+    assert round_trip(layer, fresh) is fresh
+    assert torch.equal(fresh.weight, layer.weight)
+    with pytest.raises(ValueError, match="hold the same objects as in the checkpoint, got NoneT"):
+        round_trip(layer, None)
+
+
+def test_what_never_changes_is_left_alone():
+    for constant in (len, lambda: 3, int, torch.device("cpu"), torch.float32, io):
+        assert round_trip(constant, constant) is constant
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (object(), r"Memory.value of type object"),
+        ([0, iter([])], r"Memory.value\[1\] of type list_iterator"),
+        ({"k": {object(): 1}}, r"Memory.value\['k'\] \(a key\) of type object"),
+        (torch.Generator(), "Memory.value of type Generator"),
+    ],
+)
+def test_anything_else_is_refused_by_its_path(value, path):
+    with pytest.raises(NoPlainStateError, match=path):
+        capture(Memory(value), "Memory")
+
+
+def test_a_class_that_a_file_names_is_made_only_if_it_is_a_metric_of_avalanche():
+    state = {"kind": "object", "class": "subprocess.Popen", "items": {}}
+    with pytest.raises(ValueError, match=r"got none for one of subprocess.Popen"):
+        restore(None, state)
