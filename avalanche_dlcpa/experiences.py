@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch import Tensor
+
 
 def classes_of(experience: Any) -> list[int]:
     """The class labels of an experience, sorted.
@@ -48,3 +51,9 @@ def task_label_of(experience: Any) -> int:
     if label < 0:
         raise ValueError(f"Expected task labels to be at least 0, got {label}.")
     return label
+
+
+def some_samples(dataset: Any, most: int = 64) -> Tensor:
+    """Samples of all over a dataset, as evaluation sees them, (at most about 2 * most, ...)."""
+    plain = dataset.eval()
+    return torch.stack([plain[i][0] for i in range(0, len(plain), max(1, len(plain) // most))])

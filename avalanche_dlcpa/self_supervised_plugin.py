@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
-import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +13,9 @@ from avalanche.training.templates.update_type import SGDUpdate
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from avalanche_dlcpa.arguments import expect_queue, expect_weight
 from avalanche_dlcpa.dual_learner import DualLearner
+from avalanche_dlcpa.experiences import some_samples
 from avalanche_dlcpa.model_head import detach_head
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
 from avalanche_dlcpa.single_task_model import SingleTaskModel
@@ -64,7 +64,7 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
         head: str | None = None,
     ):
         super().__init__()
-        _expect_weight(weight)
+        expect_weight("weight", weight)
         if not (views is None or callable(views)):
             raise TypeError(f"Expected `views` to be a function, got {type(views).__name__}.")
         made = make_head(ssl)
@@ -110,9 +110,8 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
         self.ssl.before_training_exp()
         self._optimizer = _optimizer_like(strategy.optimizer, self.ssl)
         if isinstance(self.views, PaperViews):
-            dataset = strategy.experience.dataset.eval()
-            some = range(0, len(dataset), max(1, len(dataset) // 64))
-            self.views.fit(strategy.experience.dataset, torch.stack([dataset[i][0] for i in some]))
+            dataset = strategy.experience.dataset
+            self.views.fit(dataset, some_samples(dataset))
 
     def _build(self, features: _SharedFeatures) -> None:
         """Build the head before the first experience; later the model must be of the same form."""
@@ -185,23 +184,13 @@ class _SharedFeatures:
             twin.training = module.training
 
 
-def _expect_weight(weight: Any) -> None:
-    if not isinstance(weight, numbers.Real) or not 0 <= float(weight) < math.inf:
-        raise ValueError(f"Expected `weight` to be a finite number of at least 0, got {weight}.")
-
-
 def _expect_batch(ssl: SelfSupervisedHead, batch_size: int) -> None:
     if batch_size < 2:
         raise ValueError(
             "Expected mini-batches of at least 2 samples for a self-supervised loss, got 1: choose "
             "another `train_mb_size`, or leave the last out, strategy.train(..., drop_last=True)."
         )
-    queue_size = getattr(ssl, "queue_size", batch_size)
-    if queue_size < batch_size:
-        raise ValueError(
-            f"Expected the head's `queue_size` to be at least the mini-batch size {batch_size}, "
-            f"got {queue_size}: a replay plugin adds its samples to those of the experience."
-        )
+    expect_queue(ssl, batch_size)
 
 
 def _options_of(optimizer: Optimizer) -> dict[str, Any]:

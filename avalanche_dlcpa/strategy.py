@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,10 +17,18 @@ from torch.nn import CrossEntropyLoss
 from torch.optim import Optimizer
 
 from avalanche_dlcpa.alignment import ClassifierAlignment
+from avalanche_dlcpa.arguments import (
+    expect_average_source,
+    expect_batch_size,
+    expect_bytes,
+    expect_choice,
+    expect_queue,
+    expect_weight,
+)
 from avalanche_dlcpa.averaging import ParameterAverage
 from avalanche_dlcpa.batch_norm import batch_norms, recalibrate_batch_norm_
 from avalanche_dlcpa.dual_learner import DualLearner, checked_features
-from avalanche_dlcpa.experiences import classes_of, task_label_of
+from avalanche_dlcpa.experiences import classes_of, some_samples, task_label_of
 from avalanche_dlcpa.feeding import DEFAULT_CACHE_BYTES, cached
 from avalanche_dlcpa.model_head import HeadStart
 from avalanche_dlcpa.optimizer import (
@@ -166,18 +172,18 @@ class DLCPAStrategy(ResumableTemplate):
         peval_mode: str = "epoch",
     ):
         refuse_distributed()
-        _expect_choice("peval_mode", peval_mode, ("experience", "epoch", "iteration"))
-        _expect_choice("plastic_classifier", plastic_classifier, ("aligned", "temporary"))
-        _expect_choice("classifier_features", classifier_features, ("stable", "plastic"))
-        _expect_choice("precision", precision, PRECISIONS)
-        _expect_weight(supervised_weight)
-        _expect_bytes(image_cache_bytes)
+        expect_choice("peval_mode", peval_mode, ("experience", "epoch", "iteration"))
+        expect_choice("plastic_classifier", plastic_classifier, ("aligned", "temporary"))
+        expect_choice("classifier_features", classifier_features, ("stable", "plastic"))
+        expect_choice("precision", precision, PRECISIONS)
+        expect_weight("supervised_weight", supervised_weight)
+        expect_bytes(image_cache_bytes)
         if not (views is None or callable(views)):
             raise TypeError(f"Expected `views` to be a function, got {type(views).__name__}.")
         self.ssl = make_head(ssl)
-        _expect_average_source(average_source, self.ssl)
+        expect_average_source(average_source, self.ssl)
         self._needs_two = self.ssl is not None or bool(batch_norms(model))
-        _expect_batch_size(train_mb_size, self.ssl, self._needs_two)
+        expect_batch_size(train_mb_size, self.ssl, self._needs_two)
         statistics = getattr(model, "bn_statistics", bn_statistics)
         if statistics == "batch" and (train_mb_size if eval_mb_size is None else eval_mb_size) < 2:
             raise ValueError(
@@ -235,7 +241,7 @@ class DLCPAStrategy(ResumableTemplate):
             self.ssl.to(self.device).train()
             self.ssl.before_training_exp()
         if isinstance(self.views, PaperViews):
-            self.views.fit(self.experience.dataset, _some_samples(self.experience.dataset))
+            self.views.fit(self.experience.dataset, some_samples(self.experience.dataset))
         super()._before_training_exp(**kwargs)
         classes, task_label = classes_of(self.experience), task_label_of(self.experience)
         mixed = self._has_other_samples(classes)
@@ -326,7 +332,7 @@ class DLCPAStrategy(ResumableTemplate):
                 return self.model(self.mb_x, self._task_labels())
         now = self._now
         assert now is not None
-        _expect_queue(self.ssl, len(self.mb_x))
+        expect_queue(self.ssl, len(self.mb_x))
         now.statistics.keep()
         views = self._make_views(self.mb_x)
         features: Sequence[Tensor]
@@ -557,44 +563,6 @@ def _plain_options(value: Any) -> list[Any]:
     return [getattr(value, "__qualname__", type(value).__qualname__), options]
 
 
-def _expect_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"Expected `{name}` to be one of {', '.join(choices)}, got '{value}'.")
-
-
-def _expect_weight(weight: Any) -> None:
-    if not isinstance(weight, numbers.Real) or not 0 <= float(weight) < math.inf:
-        raise ValueError(
-            f"Expected `supervised_weight` to be a finite number of at least 0, got {weight}."
-        )
-
-
-def _expect_bytes(image_cache_bytes: Any) -> None:
-    if not isinstance(image_cache_bytes, numbers.Real) or not float(image_cache_bytes) >= 0:
-        raise ValueError(
-            f"Expected `image_cache_bytes` to be a number of at least 0, got {image_cache_bytes!r}:"
-            " 0 for Avalanche's own loader."
-        )
-
-
-def _expect_batch_size(size: int, ssl: SelfSupervisedHead | None, needs_two: bool) -> None:
-    if needs_two and size < 2:
-        raise ValueError(
-            "Expected `train_mb_size` to be at least 2 with a self-supervised loss or batch norm, "
-            f"got {size}."
-        )
-    _expect_queue(ssl, size)
-
-
-def _expect_queue(ssl: SelfSupervisedHead | None, batch_size: int) -> None:
-    queue_size = getattr(ssl, "queue_size", batch_size)
-    if queue_size < batch_size:
-        raise ValueError(
-            f"Expected the head's `queue_size` to be at least the mini-batch size {batch_size}, "
-            f"got {queue_size}: a replay plugin adds its samples to those of the experience."
-        )
-
-
 def _as_dual_learner(model: nn.Module, head: str | None, bn_statistics: str | None) -> DualLearner:
     if not isinstance(model, DualLearner):
         return DualLearner(model, head=head, bn_statistics=bn_statistics or "running")
@@ -604,18 +572,3 @@ def _as_dual_learner(model: nn.Module, head: str | None, bn_statistics: str | No
             f"head={head!r}, bn_statistics={bn_statistics!r}: give them to DualLearner(...)."
         )
     return model
-
-
-def _some_samples(dataset: Any, most: int = 64) -> Tensor:
-    """Samples of all over a dataset, as evaluation sees them, (at most about 2 * most, ...)."""
-    plain = dataset.eval()
-    return torch.stack([plain[i][0] for i in range(0, len(plain), max(1, len(plain) // most))])
-
-
-def _expect_average_source(average_source: str, ssl: SelfSupervisedHead | None) -> None:
-    _expect_choice("average_source", average_source, ("plastic", "momentum"))
-    if average_source == "momentum" and not (ssl is not None and ssl.has_momentum_encoder):
-        raise ValueError(
-            "Expected a head with a momentum encoder for average_source='momentum', such as "
-            f"ssl='mocov2' or 'byol', got {type(ssl).__name__}: use average_source='plastic'."
-        )

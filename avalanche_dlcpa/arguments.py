@@ -1,0 +1,60 @@
+"""Checks of what users pass to the strategy: each names the value and the way out."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+from avalanche_dlcpa.self_supervised import SelfSupervisedHead
+
+
+def expect_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse a word that is none of the choices."""
+    if value not in choices:
+        raise ValueError(f"Expected `{name}` to be one of {', '.join(choices)}, got '{value}'.")
+
+
+def expect_weight(name: str, weight: Any) -> None:
+    """Refuse a weight of a loss that is negative, not finite or no number."""
+    if not isinstance(weight, numbers.Real) or not 0 <= float(weight) < math.inf:
+        raise ValueError(f"Expected `{name}` to be a finite number of at least 0, got {weight}.")
+
+
+def expect_bytes(image_cache_bytes: Any) -> None:
+    """Refuse a bound of memory that is negative or no number."""
+    if not isinstance(image_cache_bytes, numbers.Real) or not float(image_cache_bytes) >= 0:
+        raise ValueError(
+            f"Expected `image_cache_bytes` to be a number of at least 0, got {image_cache_bytes!r}:"
+            " 0 for Avalanche's own loader."
+        )
+
+
+def expect_batch_size(size: int, ssl: SelfSupervisedHead | None, needs_two: bool) -> None:
+    """Refuse a mini-batch too small for a contrastive loss or batch norm, or above the queue."""
+    if needs_two and size < 2:
+        raise ValueError(
+            "Expected `train_mb_size` to be at least 2 with a self-supervised loss or batch norm, "
+            f"got {size}."
+        )
+    expect_queue(ssl, size)
+
+
+def expect_queue(ssl: SelfSupervisedHead | None, batch_size: int) -> None:
+    """Refuse a queue that a mini-batch would overflow."""
+    queue_size = getattr(ssl, "queue_size", batch_size)
+    if queue_size < batch_size:
+        raise ValueError(
+            f"Expected the head's `queue_size` to be at least the mini-batch size {batch_size}, "
+            f"got {queue_size}: a replay plugin adds its samples to those of the experience."
+        )
+
+
+def expect_average_source(average_source: str, ssl: SelfSupervisedHead | None) -> None:
+    """Refuse to average a momentum encoder that the head does not have."""
+    expect_choice("average_source", average_source, ("plastic", "momentum"))
+    if average_source == "momentum" and not (ssl is not None and ssl.has_momentum_encoder):
+        raise ValueError(
+            "Expected a head with a momentum encoder for average_source='momentum', such as "
+            f"ssl='mocov2' or 'byol', got {type(ssl).__name__}: use average_source='plastic'."
+        )
