@@ -1,3 +1,5 @@
+import contextlib
+
 """Checkpoint files: the last two, whole or not at all, and nothing in them that could run."""
 
 import os
@@ -144,22 +146,27 @@ def test_a_check_of_the_caller_refuses_too(tmp_path):
         assert CheckpointFolder(folder.path).read(check)["number"] == 1
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def small_disk():
-    """Files may grow to 4,000 bytes and no further, as on a disk that is full."""
+    """Files may grow to 4,000 bytes and no further, as on a disk that is full.
+
+    Also those that pytest itself writes: to be left before it reports.
+    """
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4000, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    signal.signal(signal.SIGXFSZ, handler)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_full_disk_warns_and_leaves_those_before(tmp_path, request):
+def test_a_full_disk_warns_and_leaves_those_before(tmp_path):
     folder = folder_with(tmp_path, 1, 2)
     before = files(folder)
-    request.getfixturevalue("small_disk")
-    with pytest.warns(UserWarning, match="No checkpoint could be written to .* training goes on"):
+    message = "No checkpoint could be written to .* training goes on"
+    with pytest.warns(UserWarning, match=message), small_disk():
         assert folder.write(state_of(3)) is None
     assert files(folder) == before  # and no draft is left
     assert read_number(folder) == 2
