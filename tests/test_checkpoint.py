@@ -1,7 +1,6 @@
-import contextlib
-
 """Checkpoint files: the last two, whole or not at all, and nothing in them that could run."""
 
+import contextlib
 import os
 import pickle
 import resource
