@@ -184,7 +184,7 @@ def growth(
         stream = tensors_benchmark(data, data, task_labels=[0])
         strategy.train(stream.train_stream[0], eval_streams=[])
         if number in told:
-            classifiers = strategy.model.classifiers.state_dict().values()
+            classifiers = strategy.model.classifiers.parameters()
             kept, own = kept_bytes(strategy), sum(t.nbytes for t in classifiers)
             rows.append(
                 {
