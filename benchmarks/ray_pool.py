@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.cells import Cell, Result, result_path
 from benchmarks.pool import Progress
-from benchmarks.run import ROOT, run_cell, save_json
+from benchmarks.run import ROOT, commit, run_cell, save_json
 
 try:
     import ray
@@ -20,7 +20,15 @@ except ImportError as error:
 
 RETRIES = 3  # of a cell whose worker has died
 POLL_SECONDS = 1.0
-NOT_SENT = [".git", ".venv", "tests", "benchmarks/results", "demo-results", "results"]
+# As in a .gitignore. The chosen hyperparameters, in benchmarks/results, have to go along.
+NOT_SENT = [
+    ".git",
+    ".venv",
+    "/tests",
+    "/benchmarks/results/*_seed*.json",
+    "/demo-results",
+    "/results",
+]
 
 
 def run_on_ray(
@@ -79,7 +87,9 @@ def _run(cell: Cell, *, threads: int, **options: Any) -> Result:
 
 def _collect(handle: Any, cell: Cell, folder: Path) -> Progress:
     try:
-        save_json(ray.get(handle), result_path(cell, folder))
+        result = ray.get(handle)
+        result["provenance"]["commit"] = commit()  # the code came from here, without its history
+        save_json(result, result_path(cell, folder))
     except (ray.exceptions.RayError, OSError) as error:
         reason = str(error).strip().splitlines()[-1]
         return Progress(cell, 0, ended=True, failure=reason)

@@ -295,7 +295,7 @@ def origin_of(command: list[str], device: str) -> dict[str, Any]:
         "command": shlex.join(command),
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),
-        "commit": _commit(),
+        "commit": commit(),
         "device": device,
         "processor": platform.machine(),
         "threads": torch.get_num_threads(),
@@ -303,7 +303,7 @@ def origin_of(command: list[str], device: str) -> dict[str, Any]:
     }
 
 
-def _commit() -> str:
+def commit() -> str:
     """The commit, with a plus where the code of package or benchmarks differs from it."""
 
     def git(*words: str) -> str:

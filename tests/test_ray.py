@@ -15,8 +15,7 @@ CELLS = grid(["naive", "ewc"], ["digits-cifar100-5"], [0, 1])
 
 @pytest.fixture(scope="module")
 def cluster():
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
+    yield  # started by the first grid, as for users: the code goes to the workers as a package
     ray.shutdown()
 
 
@@ -60,6 +59,7 @@ def test_a_cell_whose_worker_is_killed_is_not_lost(cluster, tmp_path):
         found, expected = read_result(result_path(cell, tmp_path)), run_cell(cell)
         assert found["task_il"] == expected["task_il"]
         assert found["class_il"] == expected["class_il"]
+        assert found["provenance"]["commit"] == expected["provenance"]["commit"]
 
 
 def test_a_cell_that_fails_is_reported_with_its_reason(cluster, tmp_path):
