@@ -9,6 +9,7 @@ numbers.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.metadata
 import json
 import math
@@ -33,6 +34,7 @@ from avalanche.training.determinism.rng_manager import RNGManager
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.templates import SupervisedTemplate
 
+import avalanche_dlcpa
 from avalanche_dlcpa import DLCPAStrategy, NonFiniteLossError, SelfSupervisedLossPlugin
 from avalanche_dlcpa.accuracy_matrix import (
     accuracy_over_experiences,
@@ -58,6 +60,7 @@ from benchmarks.settings import SETTINGS
 
 PACKAGES = ("avalanche-dlcpa", "avalanche-lib", "torch", "torchvision", "numpy", "solo-learn")
 ROOT = Path(__file__).resolve().parents[1]
+CODE = (Path(avalanche_dlcpa.__file__).parent, Path(__file__).parent)
 CHECKPOINT_MINUTES = 2.0  # besides those between experiences
 
 
@@ -76,8 +79,8 @@ def run_cell(
         dataset_root: Folder of the data; None: Avalanche's default.
         device: Where to train.
         on_experience: Called with the number of experiences learned, after each.
-        checkpoints: Folder from which a run of DLCPA by the code of this very commit goes on, and
-            where it keeps checkpoints; None: it keeps none.
+        checkpoints: Folder from which a run of DLCPA by this very code goes on, and where it keeps
+            checkpoints; None: it keeps none.
 
     Returns:
         The result, as `save_json` writes it.
@@ -99,7 +102,7 @@ def run_cell(
             dataset_root=dataset_root,
             device=device,
             on_experience=on_experience,
-            checkpoints=checkpoints and checkpoints / origin["commit"],
+            checkpoints=checkpoints and checkpoints / digest_of(*CODE),
         )
     return {
         "format": FORMAT,
@@ -316,6 +319,15 @@ def commit() -> str:
         return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+
+
+def digest_of(*folders: Path) -> str:
+    """Of all Python files below some folders: the same name for the same code, commit or not."""
+    digest = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def save_json(content: Any, path: Path) -> Path:

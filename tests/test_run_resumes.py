@@ -67,3 +67,15 @@ def test_checkpoints_lie_beside_the_result_until_it_is_written(tmp_path, monkeyp
     assert seen == [[".pt", ".pt"], []]
     assert not folder.exists()
     assert read_result(result_path(CELL, tmp_path))["method"] == CELL.method
+
+
+def test_the_name_of_the_code_changes_with_any_line_of_it(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b.py").write_text("x = 1")
+    (tmp_path / "a" / "notes.md").write_text("one")
+    before = run.digest_of(tmp_path)
+    (tmp_path / "a" / "notes.md").write_text("two")
+    assert run.digest_of(tmp_path) == before
+    (tmp_path / "a" / "b.py").write_text("x = 2")
+    assert run.digest_of(tmp_path) != before
+    assert run.digest_of(*run.CODE) == run.digest_of(*run.CODE)
