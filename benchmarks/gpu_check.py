@@ -71,6 +71,7 @@ def compare(
             head=head,
             network="resnet18",
             width=width,
+            layout="channels_last",
             plugin=clock,
             precision=precision,
             train_mb_size=32,

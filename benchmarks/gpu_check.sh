@@ -40,7 +40,7 @@ if "$python" -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; th
     device=cuda
     [ "${#root[@]}" -gt 0 ] || { echo "Expected DATA, got nothing: a GPU is here." >&2; exit 2; }
     "$python" -c "import torch; print('GPU:', torch.cuda.get_device_name())"
-    quick=(--iterations 50 --rounds 3 --widths 64 --growth 20)
+    quick=(--iterations 50 --rounds 3 --widths 64 --layouts channels_last --growth 20)
 else
     device=cpu
     root=()
