@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from avalanche_dlcpa.class_statistics import ClassStatistics
+from avalanche_dlcpa.class_statistics import ClassStatistics, Key, joined, new_half
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,10 +25,12 @@ class DriftMap:
     Attributes:
         weight: (D, D).
         bias: (D,).
+        residual: Covariance of what the map leaves of the new features, (D, D).
     """
 
     weight: Tensor
     bias: Tensor
+    residual: Tensor
 
 
 def drift_map(pairs: ClassStatistics, *, ridge: float) -> DriftMap:
@@ -65,16 +68,50 @@ def drift_map(pairs: ClassStatistics, *, ridge: float) -> DriftMap:
     if ridge < math.inf and scale > 0:
         factor = _cholesky(old + ridge * scale * identity, "ridge")
         weight = identity + torch.cholesky_solve((cross - old).T, factor).T
-    return DriftMap(weight, mean[size:] - weight @ mean[:size])
+    remainder = torch.cat([-weight, identity], dim=1)  # of old and new features side by side
+    residual = remainder @ scatter @ remainder.T / pairs.counts.sum()
+    return DriftMap(weight, mean[size:] - weight @ mean[:size], residual)
 
 
 def moved(statistics: ClassStatistics, drift: DriftMap) -> ClassStatistics:
-    """The statistics that the mapped features would have."""
+    """The statistics that the new features would have, if the map leaves of each what it left here.
+
+    The covariance of the mapped features alone is that of the new ones without their residual.
+    """
+    scatter = drift.weight @ statistics.scatter @ drift.weight.T
     return ClassStatistics(
         statistics.counts,
         statistics.means @ drift.weight.T + drift.bias,
-        drift.weight @ statistics.scatter @ drift.weight.T,
+        scatter + statistics.counts.sum() * drift.residual,
     )
+
+
+def followed(
+    statistics: ClassStatistics | None,
+    keys: Sequence[Key],
+    found: ClassStatistics,
+    new_keys: Sequence[Key],
+    *,
+    ridge: float | None,
+) -> tuple[ClassStatistics, list[Key]]:
+    """Statistics of all classes after an experience, in the space of the new features.
+
+    Args:
+        statistics: Of the old features of earlier classes; None before the first experience.
+        keys: The names of these classes.
+        found: Of the experience's images: old and new features side by side, (B, 2 D); in the first
+            experience new ones alone, (B, D).
+        new_keys: The names of its classes, which may be among those of earlier ones.
+        ridge: Of the map, see `drift_map`; None: old statistics stay as they are.
+
+    Returns:
+        The statistics, and the names of their classes, new ones last.
+    """
+    if statistics is None:
+        return found, list(new_keys)
+    if ridge is not None:
+        statistics = moved(statistics, drift_map(found, ridge=ridge))
+    return joined(statistics, keys, new_half(found), new_keys)
 
 
 def linear_discriminants(statistics: ClassStatistics, *, shrinkage: float) -> tuple[Tensor, Tensor]:

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from avalanche_dlcpa.arguments import expect_ridge, expect_shrinkage
 from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
-from avalanche_dlcpa.class_statistics import ClassStatistics, joined, new_half
+from avalanche_dlcpa.class_statistics import ClassStatistics
 from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.experiences import task_label_of
 from avalanche_dlcpa.frozen_extractor import FrozenExtractor, experience_statistics
-from avalanche_dlcpa.gaussian import drift_map, linear_discriminants, moved
+from avalanche_dlcpa.gaussian import followed, linear_discriminants
 from avalanche_dlcpa.model_head import find_head
 from avalanche_dlcpa.task_classifiers import TaskClassifiers, frozen_classifiers
 from avalanche_dlcpa.training_guards import preserved_random_states
@@ -123,17 +123,12 @@ class GaussianClassifierPlugin(SupervisedPlugin):
                 precision=getattr(strategy, "precision", "float32"),
             )
         task_label = task_label_of(strategy.experience)
-        self._add(found.to("cpu"), [(task_label, label) for label in classes])
+        keys = [(task_label, label) for label in classes]
+        self.statistics, self.keys = followed(
+            self.statistics, self.keys, found.to("cpu"), keys, ridge=self.ridge
+        )
         self._previous = None
         self._answer_with(self._fold(strategy), strategy)
-
-    def _add(self, found: ClassStatistics, keys: list[tuple[int, int]]) -> None:
-        """Take in the statistics of an experience; its classes need not be new."""
-        if self.statistics is None:
-            self.statistics, self.keys = found, keys
-            return
-        old = moved(self.statistics, drift_map(found, ridge=self.ridge))
-        self.statistics, self.keys = joined(old, self.keys, new_half(found), keys)
 
     def _fold(self, strategy: Any) -> TaskClassifiers:
         """The classifier as one linear layer, at least in float32."""

@@ -155,7 +155,7 @@ def _train_and_judge(
         eval_mb_size=256,
         device=device,
         plugins=plugins,
-        evaluator=EvaluationPlugin(class_il, task_il, confusion, loggers=[_Silent()]),
+        evaluator=EvaluationPlugin(class_il, task_il, confusion, loggers=[Silent()]),
     )
     if checkpoints is not None and isinstance(strategy, DLCPAStrategy):
         strategy.resume(checkpoints, every_epochs=setting.epochs, every_minutes=CHECKPOINT_MINUTES)
@@ -167,10 +167,10 @@ def _train_and_judge(
         "judged_on": name,
         "classes": [list(experience.classes_in_this_experience) for experience in train_stream],
         "class_il": {
-            **_summary(class_il.matrix(name)),
+            **summary_of(class_il.matrix(name)),
             "confusion_matrix": confusion.counts(),
         },
-        "task_il": _summary(task_il.matrix(name)),
+        "task_il": summary_of(task_il.matrix(name)),
         "training_seconds": stopwatch.seconds,
         "memory": {
             "kept_bytes": kept_bytes(strategy),
@@ -192,12 +192,12 @@ def _learn(
     for step, experiences in enumerate(steps, start=1):
         learned = len(train_stream) if method.learns_at_once else step
         strategy.train(experiences, eval_streams=[])
-        _expect_finite(strategy, learned)
+        expect_finite(strategy, learned)
         strategy.eval(judged[:learned])
         on_experience(learned)
 
 
-def _expect_finite(strategy: SupervisedTemplate, learned: int) -> None:
+def expect_finite(strategy: SupervisedTemplate, learned: int) -> None:
     """Refuse to judge weights that are not finite: their accuracy would look like chance."""
     if not all_finite(strategy.model.parameters()):
         raise NonFiniteLossError(
@@ -261,14 +261,15 @@ class _Stopwatch(SupervisedPlugin):
         self._start = None if self._start is None else time.perf_counter()
 
 
-class _Silent:
+class Silent:
     """A logger that says nothing; Avalanche warns where there is none."""
 
     def log_metrics(self, values: Any) -> None:
         """Take the metric values."""
 
 
-def _summary(matrix: np.ndarray) -> dict[str, Any]:
+def summary_of(matrix: np.ndarray) -> dict[str, Any]:
+    """An accuracy matrix (T, T) and what follows from it, as JSON takes it."""
     return {
         "accuracy_matrix": [_numbers(row) for row in matrix],
         "ACC": _number(final_accuracy(matrix)),

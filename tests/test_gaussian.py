@@ -2,6 +2,7 @@ import math
 import statistics
 import time
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,8 +12,8 @@ from sklearn.linear_model import Ridge
 from test_class_statistics import cloud
 from torch import nn
 
-from avalanche_dlcpa.class_statistics import class_statistics, joined, new_half
-from avalanche_dlcpa.gaussian import DriftMap, drift_map, linear_discriminants, moved
+from avalanche_dlcpa.class_statistics import class_statistics, new_half
+from avalanche_dlcpa.gaussian import DriftMap, drift_map, followed, linear_discriminants, moved
 from avalanche_dlcpa.task_classifiers import frozen_classifiers
 
 
@@ -132,7 +133,8 @@ def test_without_shrinkage_too_few_images_are_refused():
 def linear_drift(size=5, seed=3):
     generator = torch.Generator().manual_seed(seed)
     weight = torch.eye(size) + 0.3 * torch.randn(size, size, generator=generator)
-    return DriftMap(weight.double(), torch.randn(size, generator=generator).double())
+    bias = torch.randn(size, generator=generator).double()
+    return DriftMap(weight.double(), bias, torch.zeros(size, size).double())
 
 
 def apply(drift, features):
@@ -146,6 +148,7 @@ def test_a_linear_drift_is_found_and_moves_the_statistics_exactly():
     found = drift_map(pairs_of(images.double(), apply(drift, images)), ridge=1e-12)
     torch.testing.assert_close(found.weight, drift.weight, rtol=1e-6, atol=1e-8)
     torch.testing.assert_close(found.bias, drift.bias, rtol=1e-6, atol=1e-8)
+    assert found.residual.abs().max() < 1e-9
     ours = moved(of_classes(old_images, columns), found)
     expected = of_classes(apply(drift, old_images), columns)
     torch.testing.assert_close(ours.means, expected.means, rtol=1e-6, atol=1e-6)
@@ -161,6 +164,28 @@ def test_it_is_ridge_regression_of_the_drift(ridge):
     identity = torch.eye(5).double()
     torch.testing.assert_close(found.weight, identity + torch.from_numpy(theirs.coef_))
     torch.testing.assert_close(found.bias, torch.from_numpy(theirs.intercept_))
+
+
+@pytest.mark.parametrize("ridge", [0.1, math.inf])
+def test_the_residual_is_the_covariance_of_what_the_map_leaves(ridge):
+    old, new = cloud(40)[0].double(), cloud(40, seed=5)[0].double()
+    found = drift_map(pairs_of(old, new), ridge=ridge)
+    left = (new - apply(found, old)).numpy()
+    torch.testing.assert_close(found.residual, torch.from_numpy(np.cov(left.T, bias=True)))
+
+
+def test_the_covariance_follows_a_drift_that_is_not_linear():
+    generator = torch.Generator().manual_seed(0)
+
+    def features(num):
+        old = torch.randn(num, 3, generator=generator).double()
+        noise = torch.randn(num, 3, generator=generator).double()
+        return old, apply(linear_drift(3), old) + noise * torch.tensor([0.1, 1.0, 3.0])
+
+    found = drift_map(pairs_of(*features(20_000)), ridge=1e-9)
+    old, new = (of_classes(part, torch.zeros(5000).long()) for part in features(5000))
+    follows = moved(old, found).scatter / 5000
+    torch.testing.assert_close(follows, new.scatter / 5000, rtol=0.1, atol=0.15)
 
 
 def test_classes_do_not_matter_to_the_map():
@@ -233,17 +258,24 @@ def test_under_linear_drift_all_that_was_seen_counts_as_if_seen_today(tasks):
         pairs = class_statistics(torch.cat([old, new], 1), columns, num_classes=len(classes))
         history = [(apply(drift, features), names) for features, names in history]
         history.append((new, labels))
-        if known is None:
-            known, keys = new_half(pairs), sorted(classes)
-        else:
-            known = moved(known, drift_map(pairs, ridge=1e-12))
-            known, keys = joined(known, keys, new_half(pairs), sorted(classes))
+        found = new_half(pairs) if known is None else pairs
+        known, keys = followed(known, keys, found, sorted(classes), ridge=1e-12)
     features, names = (torch.cat(part) for part in zip(*history, strict=True))
     columns = torch.tensor([keys.index(name) for name in names.tolist()])
     oracle = class_statistics(features, columns, num_classes=len(keys))
     assert torch.equal(known.counts, oracle.counts)
     torch.testing.assert_close(known.means, oracle.means, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(known.scatter, oracle.scatter, rtol=1e-5, atol=1e-4)
+
+
+def test_without_a_map_old_statistics_stay_as_they_are():
+    old, columns = cloud(40)
+    first = of_classes(old, columns)
+    pairs = class_statistics(torch.cat([old, 2 * old], 1), 0 * columns, num_classes=1)
+    both, keys = followed(first, ["a", "b", "c"], pairs, ["d"], ridge=None)
+    assert keys == ["a", "b", "c", "d"]
+    assert torch.equal(both.means[:3], first.means)
+    torch.testing.assert_close(both.means[3], 2 * old.double().mean(0))
 
 
 # Cost --------------------------------------------------------------------------------------------

@@ -320,7 +320,7 @@ def test_it_is_solved_for_once_and_evaluation_is_a_linear_layer(monkeypatch):
     stream = tensors_stream(**SHAPE)
     for strategy in strategies:
         learn(strategy, stream)
-    for name in ("linear_discriminants", "drift_map", "experience_statistics"):
+    for name in ("linear_discriminants", "followed", "experience_statistics"):
         monkeypatch.setattr(gaussian_plugin, name, None)
     for strategy in strategies:
         strategy.eval(stream.test_stream)
