@@ -6,13 +6,13 @@ Source: Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance".
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-Key = TypeVar("Key")
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +126,8 @@ def joined(
 
 def _among(statistics: ClassStatistics, own: Sequence[Key], keys: Sequence[Key]) -> ClassStatistics:
     """The same statistics among more classes, of which the others have no features."""
-    columns = torch.tensor([keys.index(key) for key in own], dtype=torch.long)
+    places = {key: place for place, key in enumerate(keys)}
+    columns = torch.tensor([places[key] for key in own], dtype=torch.long)
     counts = statistics.counts.new_zeros(len(keys))
     means = statistics.means.new_zeros(len(keys), statistics.num_features)
     counts[columns], means[columns] = statistics.counts, statistics.means

@@ -23,6 +23,7 @@ from avalanche_dlcpa.model_head import find_head
 from avalanche_dlcpa.task_classifiers import TaskClassifiers, frozen_classifiers
 from avalanche_dlcpa.training_guards import preserved_random_states
 
+# Not chosen yet: see `python -m benchmarks.gaussian --validation`.
 SHRINKAGE = 0.1
 RIDGE = 0.1
 
