@@ -10,6 +10,7 @@ from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 Key = TypeVar("Key", bound=Hashable)
@@ -70,9 +71,10 @@ def class_statistics(features: Tensor, columns: Tensor, *, num_classes: int) -> 
             f"Expected finite features, got NaN or infinite ones in {int((~finite).sum())} of "
             f"{len(features)}: look at the samples, or lower the learning rate."
         )
-    counts = torch.bincount(columns, minlength=num_classes).double()
-    sums = features.new_zeros(num_classes, features.shape[1]).index_add_(0, columns, features)
-    means = sums / counts.clamp(min=1).unsqueeze(1)
+    # A product adds in the same order each time, as scattered sums on a GPU do not.
+    members = F.one_hot(columns, num_classes).double()
+    counts = members.sum(dim=0)
+    means = members.T @ features / counts.clamp(min=1).unsqueeze(1)
     centred = features - means[columns]
     return ClassStatistics(counts, means, centred.T @ centred)
 

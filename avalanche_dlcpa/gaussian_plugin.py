@@ -78,6 +78,7 @@ class GaussianClassifierPlugin(SupervisedPlugin):
         self.head = head
         self.keys: list[tuple[int, int]] = []
         self.statistics: ClassStatistics | None = None
+        self._strategy: Any = None
         self._classifier: TaskClassifiers | None = None  # of a model that is no DualLearner
         self._previous: FrozenExtractor | None = None
         self._hook: Any = None
@@ -88,6 +89,11 @@ class GaussianClassifierPlugin(SupervisedPlugin):
     def before_training(self, strategy: Any, **kwargs: Any) -> None:
         """Find the head, and refuse a strategy that does not suit."""
         self._stop_listening()
+        if self._strategy not in (None, strategy):
+            raise ValueError(
+                "Expected one strategy for a GaussianClassifierPlugin, got a second one: its "
+                "statistics are of the first, make a new plugin."
+            )
         _check_plugins(self, strategy.plugins)
         if isinstance(strategy, JointTraining):
             raise ValueError(
@@ -102,6 +108,7 @@ class GaussianClassifierPlugin(SupervisedPlugin):
                 "got 'batch': the features of an image, and so the mean of a class, would depend "
                 "on the other images of a batch."
             )
+        self._strategy = strategy
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Keep the feature extractor as it is before the experience."""

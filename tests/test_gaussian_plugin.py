@@ -113,22 +113,24 @@ def test_statistics_are_those_of_the_stable_features_and_old_ones_are_mapped(bn_
     extractors = Extractors()
     strategy, _ = dlcpa(plugins=[extractors], bn_statistics=bn_statistics, eval_mb_size=7)
     stream = tensors_stream(**SHAPE)
-    learn(strategy, stream, num=2)
-    first, second = extractors.taken
+    learn(strategy, stream)
+    found = [statistics_of(extractors.taken[0], stream.train_stream[0])]
+    for step in (1, 2):
+        images, labels = batch_of(stream.train_stream[step])
+        before, now = extractors.taken[step - 1 : step + 1]
+        with torch.no_grad():
+            pairs = torch.cat([before(images).double(), now(images).double()], dim=1)
+        pairs = class_statistics(pairs, labels - 2 * step, num_classes=2)
+        drift = drift_map(pairs, ridge=0.1)
+        drifted = [moved(statistics, drift) for statistics in found]
+        assert (drifted[0].means - found[0].means).abs().max() > 1e-3  # something to follow
+        found = [*drifted, statistics_of(now, stream.train_stream[step])]
     plugin = gaussian_of(strategy)
-    old = statistics_of(first, stream.train_stream[0])
-    new = statistics_of(second, stream.train_stream[1])
-    images, labels = batch_of(stream.train_stream[1])
-    with torch.no_grad():
-        pairs = torch.cat([first(images).double(), second(images).double()], dim=1)
-    pairs = class_statistics(pairs, labels - 2, num_classes=2)
-    drifted = moved(old, drift_map(pairs, ridge=0.1))
-    assert (drifted.means - old.means).abs().max() > 1e-3  # there is something to follow
+    means, scatter = torch.cat([f.means for f in found]), sum(f.scatter for f in found)
     close = {"rtol": 1e-5, "atol": 1e-5}  # the passes are in float32
-    means = torch.cat([drifted.means, new.means])
     torch.testing.assert_close(plugin.statistics.means, means, **close)
-    torch.testing.assert_close(plugin.statistics.scatter, drifted.scatter + new.scatter, **close)
-    assert plugin.keys == [(0, 0), (0, 1), (0, 2), (0, 3)]
+    torch.testing.assert_close(plugin.statistics.scatter, scatter, **close)
+    assert plugin.keys == [(0, k) for k in range(6)]
 
 
 def test_the_model_answers_with_the_linear_discriminants_of_the_statistics():
@@ -523,6 +525,12 @@ def test_strategies_that_do_not_suit_are_refused_before_training():
     refused(other(plugins=order)[0], r"plugins=\[average, gaussian\]")
     with pytest.raises(ValueError, match="got JointTraining"):
         other(JointTraining)[0].train(tensors_stream(**SHAPE).train_stream)
+
+
+def test_a_second_strategy_is_refused():
+    plugin = GaussianClassifierPlugin()
+    learn(other(plugins=[plugin])[0], tensors_stream(**SHAPE), num=1)
+    refused(other(plugins=[plugin])[0], "Expected one strategy for a GaussianClassifierPlugin")
 
 
 def test_features_that_are_not_finite_are_refused_and_nothing_is_forgotten():
