@@ -45,7 +45,6 @@ class FrozenExtractor(nn.Module):
         return checked_features(self.module(x), self.num_features)
 
 
-@torch.no_grad()
 def experience_statistics(
     experience: Any,
     extractors: Sequence[FrozenExtractor],
