@@ -78,7 +78,7 @@ class GaussianClassifierPlugin(SupervisedPlugin):
         self.head = head
         self.keys: list[tuple[int, int]] = []
         self.statistics: ClassStatistics | None = None
-        self._strategy: Any = None
+        self._clock: Any = None
         self._classifier: TaskClassifiers | None = None  # of a model that is no DualLearner
         self._previous: FrozenExtractor | None = None
         self._hook: Any = None
@@ -89,7 +89,8 @@ class GaussianClassifierPlugin(SupervisedPlugin):
     def before_training(self, strategy: Any, **kwargs: Any) -> None:
         """Find the head, and refuse a strategy that does not suit."""
         self._stop_listening()
-        if self._strategy not in (None, strategy):
+        # Avalanche's checkpoints put the parts of a strategy, such as its clock, into another one.
+        if self._clock not in (None, strategy.clock):
             raise ValueError(
                 "Expected one strategy for a GaussianClassifierPlugin, got a second one: its "
                 "statistics are of the first, make a new plugin."
@@ -108,7 +109,7 @@ class GaussianClassifierPlugin(SupervisedPlugin):
                 "got 'batch': the features of an image, and so the mean of a class, would depend "
                 "on the other images of a batch."
             )
-        self._strategy = strategy
+        self._clock = strategy.clock
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Keep the feature extractor as it is before the experience."""
