@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from avalanche_dlcpa.batch_norm import batch_statistics
 from avalanche_dlcpa.experiences import classes_of, task_label_of
 from avalanche_dlcpa.model_head import detach_head
-from avalanche_dlcpa.task_classifiers import TaskClassifiers
+from avalanche_dlcpa.task_classifiers import TaskClassifiers, frozen_classifiers
 
 BN_STATISTICS = ("running", "recalibrated", "batch")
 
@@ -42,6 +42,8 @@ class DualLearner(DynamicModule):
         plastic: Feature extractor, (B, ...) -> (B, D), the paper's f(x|Theta).
         stable: Feature extractor of the same architecture, f(x|Phi).
         classifiers: The paper's Gamma_1 .. Gamma_T.
+        gaussian: What answers in evaluation mode in the place of the classifiers, see
+            `GaussianClassifierPlugin`; None: nothing does.
         num_averaged: Number of experiences in the average; a buffer, so that it is saved with it.
 
     Raises:
@@ -50,6 +52,7 @@ class DualLearner(DynamicModule):
 
     plastic: nn.Module
     stable: nn.Module
+    gaussian: TaskClassifiers | None
     num_averaged: Tensor
 
     def __init__(
@@ -64,6 +67,7 @@ class DualLearner(DynamicModule):
         self.plastic, start = detach_head(model, head)
         self.stable = copy.deepcopy(self.plastic).requires_grad_(False)
         self.classifiers = TaskClassifiers(start)
+        self.register_module("gaussian", None)
         self.bn_statistics = bn_statistics
         self.register_buffer("num_averaged", torch.zeros((), dtype=torch.long))
 
@@ -71,6 +75,14 @@ class DualLearner(DynamicModule):
     def num_features(self) -> int:
         """D, the length of a feature vector."""
         return self.classifiers.in_features
+
+    @property
+    def predictor(self) -> TaskClassifiers:
+        """What answers in the present mode, by features (B, D) of `features`."""
+        if self.training or self.gaussian is None:
+            return self.classifiers
+        self.gaussian.widen(self.classifiers.num_outputs)
+        return self.gaussian
 
     def adaptation(self, experience: Any) -> None:
         """Make room for the classes of an experience.
@@ -107,7 +119,18 @@ class DualLearner(DynamicModule):
         """
         features = self.features(x)
         with torch.autocast(features.device.type, enabled=False):
-            return self.classifiers.answer(self.classifiers(features), task_labels)
+            predictor = self.predictor
+            return predictor.answer(predictor(features), task_labels)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Tensor], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """Have a Gaussian classifier if the state has one; torch loads it after this."""
+        self.gaussian = None
+        if f"{prefix}gaussian.keys" in state_dict:
+            loaded = frozen_classifiers(state_dict, f"{prefix}gaussian.")
+            self.gaussian = loaded.to(self.num_averaged.device)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
 def checked_features(features: Any, num_features: int) -> Tensor:

@@ -31,6 +31,7 @@ from avalanche_dlcpa.cuda_graph import BACKENDS, StepGraph, reason_against, repo
 from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.experiences import classes_of, some_samples, task_label_of
 from avalanche_dlcpa.feeding import DEFAULT_CACHE_BYTES, cached
+from avalanche_dlcpa.gaussian_plugin import GaussianClassifierPlugin
 from avalanche_dlcpa.learning_steps import LearningSteps
 from avalanche_dlcpa.loss_watch import LossWatch
 from avalanche_dlcpa.model_head import HeadStart
@@ -85,6 +86,9 @@ class DLCPAStrategy(ResumableTemplate):
             task, or a ``"temporary"`` one of its own (ablation b).
         classifier_features: What the classifier is trained on: features of the ``"stable"``
             learner, or of the ``"plastic"`` one (ablation e).
+        classifier: What predicts: the trained ``"linear"`` classifiers (the paper), or a
+            ``"gaussian"`` one on the stable features, see `GaussianClassifierPlugin`. Training is
+            the same.
         image_cache_bytes: Most memory for the images of the experience in training. They are read
             once, held on the device, and go through the stream's own transforms in batches, where
             these are recognised (see `avalanche_dlcpa.feeding`) and no plugin has put other data or
@@ -136,6 +140,7 @@ class DLCPAStrategy(ResumableTemplate):
         stable_update: str = "cumulative",
         plastic_classifier: str = "aligned",
         classifier_features: str = "stable",
+        classifier: str = "linear",
         image_cache_bytes: float = DEFAULT_CACHE_BYTES,
         cuda_graph: bool = True,
         precision: str = "float32",
@@ -152,6 +157,7 @@ class DLCPAStrategy(ResumableTemplate):
         expect_choice("peval_mode", peval_mode, ("experience", "epoch", "iteration"))
         expect_choice("plastic_classifier", plastic_classifier, ("aligned", "temporary"))
         expect_choice("classifier_features", classifier_features, ("stable", "plastic"))
+        expect_choice("classifier", classifier, ("linear", "gaussian"))
         expect_choice("precision", precision, PRECISIONS)
         expect_weight("supervised_weight", supervised_weight)
         expect_bytes(image_cache_bytes)
@@ -183,6 +189,8 @@ class DLCPAStrategy(ResumableTemplate):
             self.ssl.build(dual.plastic, dual.num_features)
             self.ssl.to(next(dual.plastic.parameters()).dtype)
         adopt_parameters_(optimizer, parameters, self.ssl)
+        if classifier == "gaussian":
+            plugins = [*(plugins or ()), GaussianClassifierPlugin()]
         super().__init__(
             model=dual,
             optimizer=optimizer,

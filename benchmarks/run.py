@@ -187,7 +187,7 @@ class Training:
             device=device,
             plugins=plugins,
             evaluator=EvaluationPlugin(
-                self._class_il, self._task_il, self._confusion, loggers=[_Silent()]
+                self._class_il, self._task_il, self._confusion, loggers=[Silent()]
             ),
         )
         self._judged_on = "valid_stream" if cell.validation else "test_stream"
@@ -204,7 +204,7 @@ class Training:
         for step, experiences in enumerate([self.train_stream] if at_once else self.train_stream):
             learned = len(self.train_stream) if at_once else step + 1
             self.strategy.train(experiences, eval_streams=[])
-            _expect_finite(self.strategy, learned)
+            expect_finite(self.strategy, learned)
             self.strategy.eval(self._judged[:learned])
             yield learned
 
@@ -215,10 +215,10 @@ class Training:
             "judged_on": self._judged_on,
             "classes": classes,
             "class_il": {
-                **_summary(self._class_il.matrix(self._judged_on)),
+                **summary_of(self._class_il.matrix(self._judged_on)),
                 "confusion_matrix": self._confusion.counts(),
             },
-            "task_il": _summary(self._task_il.matrix(self._judged_on)),
+            "task_il": summary_of(self._task_il.matrix(self._judged_on)),
             "training_seconds": self._stopwatch.seconds,
             "memory": {
                 "kept_bytes": kept_bytes(self.strategy),
@@ -228,7 +228,7 @@ class Training:
         }
 
 
-def _expect_finite(strategy: SupervisedTemplate, learned: int) -> None:
+def expect_finite(strategy: SupervisedTemplate, learned: int) -> None:
     """Refuse to judge weights that are not finite: their accuracy would look like chance."""
     if not all_finite(strategy.model.parameters()):
         raise NonFiniteLossError(
@@ -292,14 +292,15 @@ class _Stopwatch(SupervisedPlugin):
         self._start = None if self._start is None else time.perf_counter()
 
 
-class _Silent:
+class Silent:
     """A logger that says nothing; Avalanche warns where there is none."""
 
     def log_metrics(self, values: Any) -> None:
         """Take the metric values."""
 
 
-def _summary(matrix: np.ndarray) -> dict[str, Any]:
+def summary_of(matrix: np.ndarray) -> dict[str, Any]:
+    """An accuracy matrix (T, T) and what follows from it, as JSON takes it."""
     return {
         "accuracy_matrix": [_numbers(row) for row in matrix],
         "ACC": _number(final_accuracy(matrix)),
