@@ -77,7 +77,7 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
         self.weight = weight
         self.views = PaperViews() if views is None else views
         self.head = head
-        self._strategy: Any = None
+        self._clock: Any = None
         self._shapes: list[torch.Size] | None = None
         self._features: _SharedFeatures | None = None
         self._optimizer: Optimizer | None = None
@@ -95,12 +95,13 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
                 "Expected a strategy without a self-supervised loss of its own, got one on a "
                 "DualLearner: use the argument `ssl` of DLCPAStrategy."
             )
-        if self._strategy not in (None, strategy):
+        # Avalanche's checkpoints put the parts of a strategy, such as its clock, into another one.
+        if self._clock not in (None, strategy.clock):
             raise ValueError(
                 "Expected one strategy for a SelfSupervisedLossPlugin, got a second one: its head "
                 "belongs to the model of the first, make a new plugin."
             )
-        self._strategy = strategy
+        self._clock = strategy.clock
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Take the model as it now is, and start head, optimizer and views."""

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from avalanche.benchmarks import tensors_benchmark
+from avalanche.checkpointing import maybe_load_checkpoint, save_checkpoint
 from avalanche.models import PNN, IncrementalClassifier, as_multitask
 from avalanche.training.plugins import LRSchedulerPlugin, ReplayPlugin, SupervisedPlugin
 from avalanche.training.supervised import (
@@ -23,11 +24,14 @@ from avalanche.training.supervised import (
 from helpers import (
     Probe,
     SmallCNN,
+    assert_same_state,
     batch_of,
     cifar_style_stream,
     copies,
     nc_stream,
+    seed_everything,
     small_head,
+    state_of,
     strategy_of,
 )
 from torch import nn
@@ -37,6 +41,7 @@ from torch.optim.lr_scheduler import StepLR
 from walker import holding, reachable, shaped_like
 
 from avalanche_dlcpa import SelfSupervisedLossPlugin
+from avalanche_dlcpa.pickling import let_dill_find
 from avalanche_dlcpa.self_supervised import MoCoV2, SelfSupervisedHead
 
 SIZE = 8
@@ -559,3 +564,27 @@ def test_the_name_of_the_head():
     plugin = ssl_plugin(head="conv")
     with pytest.raises(ValueError, match=r"`head` to name a linear layer of .*'fc'"):
         baseline(SmallCNN(4), [plugin]).train(stream().train_stream[0])
+
+
+def test_avalanches_checkpoints_hold_it(tmp_path):
+    def make():
+        model = SmallCNN()
+        plugin = SelfSupervisedLossPlugin(small_head("mocov2"))
+        optimizer = SGD(model.parameters(), lr=0.05)
+        let_dill_find(optimizer)
+        return Naive(
+            model=model, optimizer=optimizer, plugins=[plugin], train_mb_size=16, evaluator=None
+        )
+
+    stream = nc_stream(size=SIZE)
+    strategy = make()
+    strategy.train(stream.train_stream[0])
+    save_checkpoint(strategy, tmp_path / "run.pt")
+    again, first = maybe_load_checkpoint(make(), tmp_path / "run.pt")
+    assert first == 1
+    states = []
+    for one in (strategy, again):
+        seed_everything()
+        one.train(stream.train_stream[1])
+        states.append(state_of(one.model, one.plugins[0].ssl))
+    assert_same_state(*states)
