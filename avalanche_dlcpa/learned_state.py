@@ -43,6 +43,7 @@ def load_learned_state_(strategy: DLCPAStrategy, state: dict[str, Any]) -> None:
         strategy.ssl.to(strategy.device)
         strategy.ssl.load_state_dict(state["ssl"])
     strategy._average.load_state_dict(state["average"])
+    strategy.model.is_learning = state["average"]["begun"]
     strategy._schedule.load_state_dict(state["schedule"])
     strategy._alignment.load_state_dict(state["alignment"])
     if now is not None or not state["average"]["begun"]:

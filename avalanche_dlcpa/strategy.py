@@ -254,6 +254,7 @@ class DLCPAStrategy(ResumableTemplate):
             temporary=self._temporary_classifier(scope),
         )
         self._average.begin(int(self.model.num_averaged))
+        self.model.is_learning = True
         self._alignment.begin(p for layer in scope.layers for p in layer.parameters())
         self._schedule.begin(self.optimizer)
         self.dataloader: Any = self._fast_loader()
@@ -436,6 +437,7 @@ class DLCPAStrategy(ResumableTemplate):
     def _after_training_exp(self, **kwargs: Any) -> None:
         self._average.end(self._parameters_to_average())
         self.model.num_averaged += 1
+        self.model.is_learning = False
         if self.model.bn_statistics == "recalibrated":
             recalibrate_batch_norm_(
                 self.model.stable,
