@@ -77,6 +77,7 @@ def fingerprint_of(strategy: DLCPAStrategy) -> dict[str, Any]:
     ]
     return {
         **shapes,
+        "from_stable": strategy._from_stable,
         "num_features": strategy.model.num_features,
         "optimizer": [type(strategy.optimizer).__name__, groups],
         "ssl": _plain_options(strategy.ssl),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -42,6 +43,9 @@ from avalanche_dlcpa.precision import PRECISIONS, autocast
 from avalanche_dlcpa.resumption import ResumableTemplate
 from avalanche_dlcpa.schedules import ExperienceSchedule, SchedulerFactory
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
+from avalanche_dlcpa.stable_file import checksum_of
+from avalanche_dlcpa.stable_loading import load_classifiers_, load_features_, load_stable
+from avalanche_dlcpa.stable_model import tensors_of
 from avalanche_dlcpa.task_classifiers import ClassifierScope, scope_of
 from avalanche_dlcpa.training_guards import (
     AtLeastTwo,
@@ -231,6 +235,48 @@ class DLCPAStrategy(ResumableTemplate):
         self._now: _Experience | None = None
         self._own_loader: Any = None
         self._own_dataset: Any = None
+        self._from_stable: str | None = None
+
+    @classmethod
+    def from_stable(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        model: nn.Module,
+        optimizer: Optimizer,
+        **arguments: Any,
+    ) -> DLCPAStrategy:
+        """A strategy that goes on learning from a file of `DualLearner.export`.
+
+        Old classes have their classifiers, which stay as they are. The average goes on counting:
+        with t experiences in the file, the next makes the stable learner (Theta + t Phi) / (t + 1).
+        The plastic learner is not in the file; it starts from the stable one. Heads and optimizers
+        start anew, and classifiers of new classes as ever, from the rows of the given model's head.
+
+        Args:
+            path: The file. Loading runs no code from it.
+            model: Built as the one that was trained, with any weights and any number of classes.
+                It becomes the plastic learner, with the weights of the file.
+            optimizer: Of that model, such as ``SGD(model.parameters(), lr=0.005)``.
+            arguments: All others of the constructor but ``head``, which is in the file.
+
+        Raises:
+            ValueError: See the constructor and `load_stable`; ``model`` may have got the weights.
+            OSError: There is no such file, or it cannot be read.
+
+        Example::
+
+            model = resnet18(num_classes=10)
+            strategy = DLCPAStrategy.from_stable(
+                "model.safetensors", model=model, optimizer=SGD(model.parameters(), lr=0.005)
+            )
+        """
+        loaded, info = load_stable(path, model)
+        load_features_(model, loaded, info.head)
+        strategy = cls(model=model, optimizer=optimizer, head=info.head, **arguments)
+        load_classifiers_(strategy.model, loaded, info)
+        strategy._from_stable = checksum_of(tensors_of(loaded))
+        return strategy
 
     # Start of an experience ---------------------------------------------------------------------
 
