@@ -7,6 +7,7 @@ Learning: A Dual-Learner Framework with Cumulative Parameter Averaging".
 from avalanche_dlcpa.alignment_plugin import ClassifierAlignmentPlugin
 from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
 from avalanche_dlcpa.dual_learner import DualLearner
+from avalanche_dlcpa.gaussian_plugin import GaussianClassifierPlugin
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead
 from avalanche_dlcpa.self_supervised_plugin import SelfSupervisedLossPlugin
 from avalanche_dlcpa.single_task import SingleTaskStrategy
@@ -20,6 +21,7 @@ __all__ = [
     "CumulativeParameterAveragingPlugin",
     "DLCPAStrategy",
     "DualLearner",
+    "GaussianClassifierPlugin",
     "NonFiniteLossError",
     "PaperViews",
     "SelfSupervisedHead",

@@ -21,6 +21,18 @@ def expect_weight(name: str, weight: Any) -> None:
         raise ValueError(f"Expected `{name}` to be a finite number of at least 0, got {weight}.")
 
 
+def expect_shrinkage(shrinkage: Any) -> None:
+    """Refuse a shrinkage with which a covariance of few features could not be inverted."""
+    if not isinstance(shrinkage, numbers.Real) or not 0 < float(shrinkage) <= 1:
+        raise ValueError(f"Expected `shrinkage` to be above 0 and at most 1, got {shrinkage}.")
+
+
+def expect_ridge(ridge: Any) -> None:
+    """Refuse a strength of ridge regression that few features would leave without a solution."""
+    if not isinstance(ridge, numbers.Real) or not float(ridge) > 0:
+        raise ValueError(f"Expected `ridge` to be above 0, got {ridge}.")
+
+
 def expect_bytes(image_cache_bytes: Any) -> None:
     """Refuse a bound of memory that is negative or no number."""
     if not isinstance(image_cache_bytes, numbers.Real) or not float(image_cache_bytes) >= 0:

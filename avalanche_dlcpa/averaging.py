@@ -39,6 +39,13 @@ def cumulative_average_(
     """
     if t < 1:
         raise ValueError(f"Expected `t` to be at least 1, got {t}.")
+    average, previous, source = list(average), list(previous), list(source)
+    tensors = [*average, *previous, *source]
+    if all(x.is_cuda for x in tensors) and len({x.dtype for x in tensors}) == 1:
+        # a few kernels for all of them; on a CPU this would be one pass more through memory
+        torch._foreach_copy_(average, previous)
+        torch._foreach_lerp_(average, source, 1 / t)
+        return
     for mean, before, now in zip(average, previous, source, strict=True):
         if mean.dtype == before.dtype == now.dtype:
             torch.lerp(before, now, 1 / t, out=mean)

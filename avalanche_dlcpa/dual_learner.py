@@ -25,7 +25,7 @@ from avalanche_dlcpa.stable_model import (
     plain_model,
     tensors_of,
 )
-from avalanche_dlcpa.task_classifiers import TaskClassifiers
+from avalanche_dlcpa.task_classifiers import TaskClassifiers, frozen_classifiers
 
 BN_STATISTICS = ("running", "recalibrated", "batch")
 
@@ -52,6 +52,8 @@ class DualLearner(DynamicModule):
         plastic: Feature extractor, (B, ...) -> (B, D), the paper's f(x|Theta).
         stable: Feature extractor of the same architecture, f(x|Phi).
         classifiers: The paper's Gamma_1 .. Gamma_T.
+        gaussian: What answers in evaluation mode in the place of the classifiers, see
+            `GaussianClassifierPlugin`; None: nothing does.
         num_averaged: Number of experiences in the average; a buffer, so that it is saved with it.
         is_learning: Whether the stable learner is the mean with an experience that has not ended.
 
@@ -61,6 +63,7 @@ class DualLearner(DynamicModule):
 
     plastic: nn.Module
     stable: nn.Module
+    gaussian: TaskClassifiers | None
     num_averaged: Tensor
     is_learning: bool = False
 
@@ -76,6 +79,7 @@ class DualLearner(DynamicModule):
         self.plastic, start = detach_head(model, head)
         self.stable = copy.deepcopy(self.plastic).requires_grad_(False)
         self.classifiers = TaskClassifiers(start)
+        self.register_module("gaussian", None)
         self.bn_statistics = bn_statistics
         self.register_buffer("num_averaged", torch.zeros((), dtype=torch.long))
 
@@ -83,6 +87,14 @@ class DualLearner(DynamicModule):
     def num_features(self) -> int:
         """D, the length of a feature vector."""
         return self.classifiers.in_features
+
+    @property
+    def predictor(self) -> TaskClassifiers:
+        """What answers in the present mode, by features (B, D) of `features`."""
+        if self.training or self.gaussian is None:
+            return self.classifiers
+        self.gaussian.widen(self.classifiers.num_outputs)
+        return self.gaussian
 
     def adaptation(self, experience: Any) -> None:
         """Make room for the classes of an experience.
@@ -119,13 +131,25 @@ class DualLearner(DynamicModule):
         """
         features = self.features(x)
         with torch.autocast(features.device.type, enabled=False):
-            return self.classifiers.answer(self.classifiers(features), task_labels)
+            predictor = self.predictor
+            return predictor.answer(predictor(features), task_labels)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Tensor], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """Have a Gaussian classifier if the state has one; torch loads it after this."""
+        self.gaussian = None
+        if f"{prefix}gaussian.keys" in state_dict:
+            loaded = frozen_classifiers(state_dict, f"{prefix}gaussian.")
+            self.gaussian = loaded.to(self.num_averaged.device)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def stable_model(self) -> nn.Module:
         """The stable learner with its classifiers, as a network of the user's own kind.
 
         A copy in evaluation mode, which needs this package no more: the model that was given, with
-        a linear layer of all classes learned as its head. `torch.export` and ONNX take it.
+        a linear layer of all classes learned as its head. `torch.export` and ONNX take it. With a
+        Gaussian classifier that layer is the Gaussian one, as in evaluation.
 
         Returns:
             Network (B, ...) -> logits (B, K), the classes learned in the order of their labels
@@ -153,7 +177,7 @@ class DualLearner(DynamicModule):
                 "bn_statistics='batch'. The stable learner has kept running statistics as well: "
                 "set `bn_statistics = 'running'` on the model to take it away with those."
             )
-        return plain_model(self.stable, self.classifiers)
+        return plain_model(self)
 
     def export(
         self,

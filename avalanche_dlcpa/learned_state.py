@@ -86,6 +86,7 @@ def fingerprint_of(strategy: DLCPAStrategy) -> dict[str, Any]:
         "supervised_weight": float(strategy.supervised_weight),
         "precision": strategy.precision,
         "image_cache_bytes": float(strategy.image_cache_bytes),
+        "cuda_graph": strategy.cuda_graph,
         "classifier_lr": float(strategy._alignment.lr),
         "scheduler": strategy._schedule.make_scheduler is not None,
         "classifier_scheduler": strategy._alignment.schedule.make_scheduler is not None,

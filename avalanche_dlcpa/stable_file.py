@@ -39,6 +39,7 @@ class StableInfo:
         names: Class name of each column.
         task_labels: Task label of each column, as the stream had it; 0 where it had none.
         classifiers: Number of the classifier of each column, from 0 in the order of learning.
+        kind: What the last layer holds: the trained "linear" classifiers or a "gaussian" one.
         num_averaged: Number of experiences in the average, t.
         architecture: Class of the network.
         head: Name of its last linear layer.
@@ -51,6 +52,7 @@ class StableInfo:
     names: tuple[str, ...]
     task_labels: tuple[int, ...]
     classifiers: tuple[int, ...]
+    kind: str
     num_averaged: int
     architecture: str
     head: str
@@ -157,6 +159,7 @@ def _info_of(metadata: dict[str, str]) -> StableInfo:
     _expect(num_columns > 0 and keys == sorted(set(keys)), "labels")
     numbers = sorted(set(info.classifiers))
     _expect(numbers == list(range(len(numbers))), "classifiers")
+    _expect(info.kind in ("linear", "gaussian"), "kind")
     _expect(_are(str, info.names, num_columns), "names")
     _expect(_are_counts((info.num_averaged,), 1) and info.num_averaged > 0, "num_averaged")
     _expect(_are(str, (info.architecture, info.head), 2), "architecture")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import os
+from typing import Any
 
 import torch
 from torch import nn
 
 from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.files import first_line
+from avalanche_dlcpa.gaussian_plugin import GaussianClassifierPlugin
 from avalanche_dlcpa.model_head import attach_head, detach_head, model_of
 from avalanche_dlcpa.stable_file import StableInfo, Tensors, read_stable
 from avalanche_dlcpa.stable_model import probe
@@ -58,6 +60,24 @@ def load_stable(path: str | os.PathLike[str], model: nn.Module) -> tuple[nn.Modu
     if info.image_shape is not None:
         _expect_same_answer(loaded, info, whose)
     return loaded, info
+
+
+def expect_trained(info: StableInfo, arguments: dict[str, Any]) -> None:
+    """Refuse to go on learning with a Gaussian classifier, whose statistics are in no file."""
+    plugins = arguments.get("plugins") or ()
+    if info.kind == "gaussian":
+        raise ValueError(
+            "Expected a file with the trained classifiers to go on from, got a Gaussian one: set "
+            "`strategy.model.gaussian = None` before the export."
+        )
+    if arguments.get("classifier") == "gaussian" or any(
+        isinstance(plugin, GaussianClassifierPlugin) for plugin in plugins
+    ):
+        raise ValueError(
+            "Expected trained classifiers in a strategy that goes on from a file, got a Gaussian "
+            "one, which would not know the old classes: their statistics are not in the file. "
+            "`resume` keeps them."
+        )
 
 
 def load_features_(model: nn.Module, loaded: nn.Module, head: str) -> None:

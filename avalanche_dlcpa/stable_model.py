@@ -25,12 +25,13 @@ ClassNames = Sequence[str] | Mapping[tuple[int, int], str]
 Normalization = tuple[Sequence[float], Sequence[float]]
 
 
-def plain_model(stable: nn.Module, classifiers: TaskClassifiers) -> nn.Module:
+def plain_model(dual: DualLearner) -> nn.Module:
     """The network (B, ...) -> (B, K) that stable learner and classifiers are together, a copy."""
-    order = _order(classifiers)
-    weight, bias = side_by_side(classifiers.linears)
-    model = copy.deepcopy(stable)
-    attach_head(model, weight[order], None if bias is None else bias[order])
+    answering = _answering(dual)
+    order, dtype = _order(answering), dual.classifiers.linears[0].weight.dtype
+    weight, bias = side_by_side(answering.linears)
+    model = copy.deepcopy(dual.stable)
+    attach_head(model, weight[order].to(dtype), None if bias is None else bias[order].to(dtype))
     return model.requires_grad_(False).eval()
 
 
@@ -59,15 +60,17 @@ def describe(
     normalization: Normalization | None,
 ) -> StableInfo:
     """What the file says of a `plain_model`; see `DualLearner.export`."""
-    order, classifiers = _order(dual.classifiers), dual.classifiers
-    keys = [classifiers.keys[column] for column in order]
-    numbers = [n for n, layer in enumerate(classifiers.linears) for _ in range(layer.out_features)]
+    answering, trained = _answering(dual), dual.classifiers
+    keys = [answering.keys[column] for column in _order(answering)]
+    numbers = [n for n, layer in enumerate(trained.linears) for _ in range(layer.out_features)]
+    number_of = dict(zip(trained.keys, numbers, strict=True))
     shape = None if image_shape is None else tuple(int(size) for size in image_shape)
     return StableInfo(
         labels=tuple(label for _, label in keys),
         names=_names(keys, class_names),
         task_labels=tuple(task for task, _ in keys),
-        classifiers=tuple(numbers[column] for column in order),
+        classifiers=tuple(number_of[key] for key in keys),
+        kind="linear" if answering is trained else "gaussian",
         num_averaged=int(dual.num_averaged),
         architecture=type(model_of(dual.stable)).__name__,
         head=name_of_head(dual.stable),
@@ -75,6 +78,11 @@ def describe(
         normalization=None if normalization is None else _constants(normalization),
         probe=None if shape is None else _probed(model, shape),
     )
+
+
+def _answering(dual: DualLearner) -> TaskClassifiers:
+    """What answers in evaluation mode."""
+    return dual.classifiers if dual.gaussian is None else dual.gaussian
 
 
 def _order(classifiers: TaskClassifiers) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -28,10 +27,14 @@ from avalanche_dlcpa.arguments import (
 )
 from avalanche_dlcpa.averaging import ParameterAverage
 from avalanche_dlcpa.batch_norm import batch_norms, recalibrate_batch_norm_
-from avalanche_dlcpa.dual_learner import DualLearner, checked_features
+from avalanche_dlcpa.cuda_graph import BACKENDS, StepGraph, reason_against, report, what_stays
+from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.experiences import classes_of, some_samples, task_label_of
 from avalanche_dlcpa.feeding import DEFAULT_CACHE_BYTES, cached
+from avalanche_dlcpa.gaussian_plugin import GaussianClassifierPlugin
 from avalanche_dlcpa.learned_state import fingerprint_of, learned_state, load_learned_state_
+from avalanche_dlcpa.learning_steps import LearningSteps
+from avalanche_dlcpa.loss_watch import LossWatch
 from avalanche_dlcpa.optimizer import (
     adopt_parameters_,
     check_optimizer,
@@ -44,46 +47,21 @@ from avalanche_dlcpa.resumption import ResumableTemplate
 from avalanche_dlcpa.schedules import ExperienceSchedule, SchedulerFactory
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
 from avalanche_dlcpa.stable_file import checksum_of
-from avalanche_dlcpa.stable_loading import load_classifiers_, load_features_, load_stable
+from avalanche_dlcpa.stable_loading import (
+    expect_trained,
+    load_classifiers_,
+    load_features_,
+    load_stable,
+)
 from avalanche_dlcpa.stable_model import tensors_of
 from avalanche_dlcpa.task_classifiers import ClassifierScope, scope_of
 from avalanche_dlcpa.training_guards import (
     AtLeastTwo,
-    LastGoodState,
-    NonFiniteLossError,
-    StatisticsGuard,
-    all_finite,
-    check_finite,
     refuse_distributed,
 )
 from avalanche_dlcpa.views import PaperViews, checked_views
 
 Views = Callable[[Tensor], Sequence[Tensor]]
-
-
-@dataclasses.dataclass
-class _Experience:
-    """What lives no longer than the training on an experience.
-
-    Attributes:
-        scope: The classes among which its samples compete.
-        statistics: Those of normalisation layers before the present mini-batch.
-        last_good: Everything at the start of the present epoch.
-        temporary: The additional classifier of ablation (b).
-        views: Views that enter the cross-entropies, one after the other, (V * B, ...).
-        targets: Their columns in the scope, (V * B,).
-        logits: Their logits on the plastic learner's features, (V * B, K).
-        ssl_loss: L_ssl of the mini-batch.
-    """
-
-    scope: ClassifierScope
-    statistics: StatisticsGuard
-    last_good: LastGoodState
-    temporary: nn.Linear | None
-    views: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
-    targets: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
-    logits: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
-    ssl_loss: Tensor | float = 0.0
 
 
 class DLCPAStrategy(ResumableTemplate):
@@ -116,10 +94,16 @@ class DLCPAStrategy(ResumableTemplate):
             task, or a ``"temporary"`` one of its own (ablation b).
         classifier_features: What the classifier is trained on: features of the ``"stable"``
             learner, or of the ``"plastic"`` one (ablation e).
+        classifier: What predicts: the trained ``"linear"`` classifiers (the paper), or a
+            ``"gaussian"`` one on the stable features, see `GaussianClassifierPlugin`. Training is
+            the same.
         image_cache_bytes: Most memory for the images of the experience in training. They are read
             once, held on the device, and go through the stream's own transforms in batches, where
             these are recognised (see `avalanche_dlcpa.feeding`) and no plugin has put other data or
             another loader in place. Otherwise, and with 0, Avalanche's loader feeds the strategy.
+        cuda_graph: Whether, on a CUDA device, iterations are replayed as one graph where plugins,
+            optimizer and model allow it (see `avalanche_dlcpa.cuda_graph`); a log line says why
+            not. Random choices of the model's own must come from torch.
         precision: Of all passes through the learners and the momentum encoder: ``"float32"``, or
             ``"bf16"`` for torch's autocast to bfloat16. Parameters, averages, classifiers, losses
             and the statistics of batch norm are in float32 either way.
@@ -164,7 +148,9 @@ class DLCPAStrategy(ResumableTemplate):
         stable_update: str = "cumulative",
         plastic_classifier: str = "aligned",
         classifier_features: str = "stable",
+        classifier: str = "linear",
         image_cache_bytes: float = DEFAULT_CACHE_BYTES,
+        cuda_graph: bool = True,
         precision: str = "float32",
         train_mb_size: int = 1,
         train_epochs: int = 1,
@@ -179,6 +165,7 @@ class DLCPAStrategy(ResumableTemplate):
         expect_choice("peval_mode", peval_mode, ("experience", "epoch", "iteration"))
         expect_choice("plastic_classifier", plastic_classifier, ("aligned", "temporary"))
         expect_choice("classifier_features", classifier_features, ("stable", "plastic"))
+        expect_choice("classifier", classifier, ("linear", "gaussian"))
         expect_choice("precision", precision, PRECISIONS)
         expect_weight("supervised_weight", supervised_weight)
         expect_bytes(image_cache_bytes)
@@ -210,6 +197,8 @@ class DLCPAStrategy(ResumableTemplate):
             self.ssl.build(dual.plastic, dual.num_features)
             self.ssl.to(next(dual.plastic.parameters()).dtype)
         adopt_parameters_(optimizer, parameters, self.ssl)
+        if classifier == "gaussian":
+            plugins = [*(plugins or ()), GaussianClassifierPlugin()]
         super().__init__(
             model=dual,
             optimizer=optimizer,
@@ -228,11 +217,14 @@ class DLCPAStrategy(ResumableTemplate):
         self.plastic_classifier = plastic_classifier
         self.classifier_features = classifier_features
         self.image_cache_bytes = image_cache_bytes
+        self.cuda_graph = cuda_graph
         self.precision = precision
         self._average_source = average_source
         self._average = average(list(dual.stable.parameters()))
         self._at_least_two = AtLeastTwo()
-        self._now: _Experience | None = None
+        self._now: LearningSteps | None = None
+        self._graph: StepGraph | None = None
+        self._graph_loss = torch.empty(0)
         self._own_loader: Any = None
         self._own_dataset: Any = None
         self._from_stable: str | None = None
@@ -258,7 +250,8 @@ class DLCPAStrategy(ResumableTemplate):
             model: Built as the one that was trained, with any weights and any number of classes.
                 It becomes the plastic learner, with the weights of the file.
             optimizer: Of that model, such as ``SGD(model.parameters(), lr=0.005)``.
-            arguments: All others of the constructor but ``head``, which is in the file.
+            arguments: All others of the constructor but ``head``, which is in the file; a Gaussian
+                classifier is refused, as the statistics of old classes are not in the file.
 
         Raises:
             ValueError: See the constructor and `load_stable`; ``model`` may have got the weights.
@@ -272,6 +265,7 @@ class DLCPAStrategy(ResumableTemplate):
             )
         """
         loaded, info = load_stable(path, model)
+        expect_trained(info, arguments)
         load_features_(model, loaded, info.head)
         strategy = cls(model=model, optimizer=optimizer, head=info.head, **arguments)
         load_classifiers_(strategy.model, loaded, info)
@@ -292,17 +286,17 @@ class DLCPAStrategy(ResumableTemplate):
         classes, task_label = classes_of(self.experience), task_label_of(self.experience)
         mixed = self._has_other_samples(classes)
         scope = scope_of(self.model.classifiers, task_label, classes, mixed=mixed)
-        modules = [self.model] if self.ssl is None else [self.model, self.ssl]
-        self._now = _Experience(
+        self._now = LearningSteps(
+            self,
             scope=scope,
-            statistics=StatisticsGuard(*modules),
-            last_good=LastGoodState(self.optimizer, *modules),
             temporary=self._temporary_classifier(scope),
+            watch=None if self.device.type == "cpu" else LossWatch(self.device),
         )
         self._average.begin(int(self.model.num_averaged))
         self.model.is_learning = True
         self._alignment.begin(p for layer in scope.layers for p in layer.parameters())
         self._schedule.begin(self.optimizer)
+        self._graph = self._step_graph() if self.cuda_graph else None
         self.dataloader: Any = self._fast_loader()
         if self._needs_two:
             self._at_least_two.loader = self.dataloader
@@ -380,24 +374,12 @@ class DLCPAStrategy(ResumableTemplate):
         now = self._now
         assert now is not None
         expect_queue(self.ssl, len(self.mb_x))
-        now.statistics.keep()
-        views = self._make_views(self.mb_x)
-        features: Sequence[Tensor]
-        with autocast(self.precision, self.device):
-            if self.ssl is None:
-                now.ssl_loss, features = 0.0, (self.model.plastic(views[0]),)
-            else:
-                now.ssl_loss, features = self.ssl(self.model.plastic, *views)
-        together = torch.cat([checked_features(f, self.model.num_features) for f in features])
-        now.views = torch.cat(list(views[: len(features)]))
         targets = now.scope.targets(self.mb_y, self._task_labels())
-        now.targets = targets.repeat(len(features))
-        if now.temporary is not None:
-            now.logits = now.temporary(together.to(now.temporary.weight.dtype))
-        else:
-            now.logits = now.scope.logits(together, frozen=True)
-        first, width = now.logits[: len(targets)], self.model.classifiers.num_outputs
-        return now.scope.by_label(first, targets, width)
+        if self._graph is None:
+            return now.learn_plastic(targets, self._make_views(self.mb_x))
+        images = [self.mb_x] if self._graph_makes_views else self._make_views(self.mb_x)
+        output, self._graph_loss = self._graph(targets, *images)
+        return output
 
     def _task_labels(self) -> Tensor | None:
         return self.mbatch[-1] if len(self.mbatch) > 2 else None
@@ -411,40 +393,30 @@ class DLCPAStrategy(ResumableTemplate):
         """Eq. 6 in training, the plain criterion at evaluation."""
         if not self.is_training:
             return super().criterion()
-        now = self._now
-        assert now is not None
-        cross_entropy = now.scope.loss(self._criterion, now.logits, now.targets)
-        return now.ssl_loss + self.supervised_weight * cross_entropy
+        assert self._now is not None
+        return self._now.plastic_loss() if self._graph is None else self._graph_loss
 
     def backward(self) -> None:
         """Backward pass of Eq. 6, unless the loss is not finite.
 
         Raises:
-            NonFiniteLossError: With experience, epoch, iteration and the state that stands now.
+            NonFiniteLossError: With experience, epoch, iteration and the state that stands now; on
+                other devices than a CPU it comes at the end of the epoch.
         """
-        self._check_finite(self.loss, "loss")
-        super().backward()
-
-    def _check_finite(self, loss: Tensor, name: str) -> None:
         assert self._now is not None
-        try:
-            check_finite(loss, name=name, experience=self.experience, clock=self.clock)
-        except NonFiniteLossError as error:
-            self._now.statistics.restore()
-            # A corrupt mini-batch, seen before the update, leaves a sound model; else it diverged.
-            corrupt = loss is self.loss and not all_finite([self.mb_x])
-            if corrupt and all_finite(self.model.parameters()):
-                state = "The model is as it was before that mini-batch."
-            else:
-                self._now.last_good.restore()
-                state = "Everything is back at the start of that epoch, or where it was resumed."
-            raise NonFiniteLossError(f"{error} {state}") from None
+        if self._graph is None:
+            self._now.check_finite(self.loss, "loss")
+            super().backward()
+
+    def optimizer_step(self) -> None:
+        """One step on the plastic learner and the self-supervised head."""
+        if self._graph is None:
+            super().optimizer_step()
 
     def _after_update(self, **kwargs: Any) -> None:
-        """Step 2: the stable learner becomes the mean that includes the step just taken."""
-        if self.ssl is not None:
-            self.ssl.after_update(self.model.plastic)
-        self._average.update_(self._parameters_to_average())
+        assert self._now is not None
+        if self._graph is None:
+            self._now.update_stable()
         super()._after_update(**kwargs)
 
     def _parameters_to_average(self) -> Iterable[nn.Parameter]:
@@ -455,28 +427,54 @@ class DLCPAStrategy(ResumableTemplate):
         return self.ssl.momentum_encoder.parameters()
 
     def _after_training_iteration(self, **kwargs: Any) -> None:
-        """Step 3: one step of the classifier on the stable learner's features of the same views."""
-        now = self._now
-        assert now is not None
-        with torch.no_grad(), autocast(self.precision, self.device):
-            features = self.model.stable(now.views)  # also keeps its batch norm statistics up
-            if self.classifier_features == "plastic":
-                features = self.model.plastic(now.views)
-        logits = now.scope.logits(features, frozen=False)
-        loss = now.scope.loss(self._criterion, logits, now.targets)
-        self._check_finite(loss, "classifier loss")
-        self._alignment.step_(loss)
+        assert self._now is not None
+        if self._graph is None:
+            self._now.align_classifier()
         super()._after_training_iteration(**kwargs)
 
     def _before_training_epoch(self, **kwargs: Any) -> None:
         assert self._now is not None
         self._now.last_good.keep()
         super()._before_training_epoch(**kwargs)
+        if self._now.watch is not None:
+            self._now.watch.begin(self.clock.train_epoch_iterations)
 
     def _after_training_epoch(self, **kwargs: Any) -> None:
+        assert self._now is not None
+        self._now.raise_if_diverged()
         self._schedule.end_epoch()
         self._alignment.end_epoch()
         super()._after_training_epoch(**kwargs)
+
+    # The same as one CUDA graph -----------------------------------------------------------------
+
+    def _step_graph(self) -> StepGraph | None:
+        """What runs whole iterations of this experience from `forward`, where nobody would mind."""
+        assert self._now is not None
+        if self.device.type not in BACKENDS:
+            return None
+        reason = reason_against(self, DLCPAStrategy)
+        if self._now.scope.groups is not None:
+            reason = "a plugin mixes in samples of other experiences"
+        if reason is not None:
+            report(reason)
+            return None
+        assert self._alignment.optimizer is not None
+        return StepGraph(
+            self._whole_iteration,
+            fixed=what_stays(self, self._alignment.optimizer),
+            backend=BACKENDS[self.device.type],
+        )
+
+    def _whole_iteration(self, targets: Tensor, *images: Tensor) -> tuple[Tensor, Tensor]:
+        assert self._now is not None
+        views = self._make_views(images[0]) if self._graph_makes_views else images
+        return self._now.whole(targets, views)
+
+    @property
+    def _graph_makes_views(self) -> bool:
+        """Whether views are known to draw all random numbers on the device."""
+        return self.views is None or type(self.views) is PaperViews
 
     # End of an experience -----------------------------------------------------------------------
 
@@ -503,9 +501,15 @@ class DLCPAStrategy(ResumableTemplate):
         """Hold nothing of an experience: no sample, feature or loader of it stays reachable."""
         if self._now is not None:
             remove_parameters_(self.optimizer, self._now.temporary)
+        self._graph, self._graph_loss = None, torch.empty(0)
         self._now = self._own_loader = self._own_dataset = self._at_least_two.loader = None
 
     # Checkpoints --------------------------------------------------------------------------------
+
+    def _write(self, *args: Any, **kwargs: Any) -> None:
+        if self._now is not None:
+            self._now.raise_if_diverged()
+        super()._write(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
         """Be ready for Avalanche's `save_checkpoint`, which pickles the whole strategy."""

@@ -157,6 +157,23 @@ class TaskClassifiers(nn.Module):
         return self._columns
 
 
+def frozen_classifiers(state_dict: dict[str, Tensor], prefix: str = "") -> TaskClassifiers:
+    """Classifiers that were computed instead of trained, in one layer.
+
+    Args:
+        state_dict: Holds ``layers.0.weight`` (K, D) and ``layers.0.bias`` (K,), in the dtype and on
+            the device of the answers, and ``keys``, the (task label, class label) of each row,
+            (K, 2), int64.
+        prefix: Of these names.
+    """
+    names = ("layers.0.weight", "layers.0.bias", "keys")
+    state = {name: state_dict[prefix + name] for name in names}
+    weight, bias = (state[name][:0].clone() for name in names[:2])
+    classifiers = TaskClassifiers(HeadStart({None: weight}, {None: bias}))
+    classifiers.load_state_dict(state)
+    return classifiers.requires_grad_(False)
+
+
 def side_by_side(layers: list[nn.Linear]) -> tuple[Tensor, Tensor | None]:
     """Weight (K, D) and bias (K,), or None, of linear layers as one."""
     if len(layers) == 1:

@@ -117,25 +117,21 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
     return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
-def check_finite(loss: Tensor, *, name: str, experience: Any, clock: Any) -> None:
-    """Raise if a loss is not finite.
+def not_finite(name: str, value: object, *, experience: Any, epoch: int, iteration: int) -> str:
+    """The words of a `NonFiniteLossError`.
 
     Args:
-        loss: A tensor of one element.
         name: What it is a loss of.
+        value: Of the loss.
         experience: The experience in training.
-        clock: The strategy's clock.
-
-    Raises:
-        NonFiniteLossError: With experience, epoch and iteration (all counted from 0).
+        epoch: Of the experience, counted from 0.
+        iteration: Of the epoch, counted from 0.
     """
-    value = float(loss.detach())
-    if value - value != 0:  # NaN or infinite
-        raise NonFiniteLossError(
-            f"Expected a finite {name}, got {value} in experience {experience.current_experience}, "
-            f"epoch {clock.train_exp_epochs}, iteration {clock.train_epoch_iterations}: look at "
-            "the samples of that mini-batch, or lower the learning rate or `supervised_weight`."
-        )
+    return (
+        f"Expected a finite {name}, got {value} in experience {experience.current_experience}, "
+        f"epoch {epoch}, iteration {iteration}: look at the samples of that mini-batch, or lower "
+        "the learning rate or `supervised_weight`."
+    )
 
 
 @contextlib.contextmanager

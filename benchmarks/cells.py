@@ -73,7 +73,7 @@ class Cell:
         """
         if self.validation:
             return dict(self.changes)
-        method = "stl" if self.method in ANALYSES else self.method
+        method = "stl" if self.method in ANALYSES else METHODS[self.method].trains_as or self.method
         return {**hyperparameters_of(method, self.setting), **dict(self.changes)}
 
     @property

@@ -54,6 +54,7 @@ class Method:
         keeps_samples: Whether it keeps samples of earlier tasks.
         needs_task_labels: Whether it has to be told the task, and gives Task-IL alone.
         learns_at_once: Whether it learns all experiences together.
+        trains_as: Name of the method that trains alike, whose hyperparameters apply; None: its own.
     """
 
     title: str
@@ -62,6 +63,7 @@ class Method:
     keeps_samples: bool = False
     needs_task_labels: bool = False
     learns_at_once: bool = False
+    trains_as: str | None = None
 
 
 def _sgd(network: nn.Module, lr: float, momentum: float) -> SGD:
@@ -207,6 +209,14 @@ _HEAD_TITLES = {
     "nnclr": "NNCLR",
 }
 
+
+def _gaussian_method(ssl: str) -> Method:
+    """DLCPA with a Gaussian classifier in the place of the trained ones."""
+    build = _dlcpa(ssl, classifier="gaussian")
+    title = f"DLCPA + {_HEAD_TITLES[ssl]}, Gaussian classifier"
+    return Method(title, build, draws_views=True, trains_as=f"dlcpa-{ssl}")
+
+
 METHODS = {
     # Upper bounds
     "stl": Method("STL", _single_task("own")),
@@ -240,4 +250,6 @@ METHODS = {
         f"dlcpa-{ssl}": _dlcpa_method(f"DLCPA + {title}", ssl)
         for ssl, title in reversed(_HEAD_TITLES.items())
     },
+    # Beyond the paper
+    **{f"dlcpa-{ssl}-gaussian": _gaussian_method(ssl) for ssl in ("simclr", "byol", "mocov2")},
 }

@@ -103,14 +103,15 @@ def watched(strategy: DLCPAStrategy, phases: Phases) -> Iterator[None]:
         functions += [(ssl, name, "self-supervised loss") for name in ("forward", "after_update")]
         if ssl.momentum_encoder is not None:
             functions.append((ssl.momentum_encoder, "forward", "momentum forward"))
-    loader = strategy.dataloader
+    loader, graph = strategy.dataloader, strategy._graph
+    strategy._graph = None  # it knows no phases
     for owner, name, phase in functions:
         setattr(owner, name, phases.timed(getattr(owner, name), phase))
     strategy.dataloader = _TimedLoader(loader, phases)
     try:
         yield
     finally:
-        strategy.dataloader = loader
+        strategy.dataloader, strategy._graph = loader, graph
         for owner, name, _ in functions:
             delattr(owner, name)
 

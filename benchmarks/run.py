@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ from benchmarks.cells import (
     result_path,
 )
 from benchmarks.memory import kept_bytes, peak_bytes
-from benchmarks.methods import METHODS, Method
+from benchmarks.methods import METHODS
 from benchmarks.settings import SETTINGS
 
 PACKAGES = ("avalanche-dlcpa", "avalanche-lib", "torch", "torchvision", "numpy", "solo-learn")
@@ -104,6 +104,12 @@ def run_cell(
             on_experience=on_experience,
             checkpoints=checkpoints and checkpoints / digest_of(*CODE),
         )
+    return result_of(cell, found, origin)
+
+
+def result_of(cell: Cell, found: dict[str, Any], origin: dict[str, Any]) -> Result:
+    """A result as `save_json` writes it: what was run, what was found, and where it comes from."""
+    setting = SETTINGS[cell.setting]
     return {
         "format": FORMAT,
         "method": cell.method,
@@ -128,76 +134,101 @@ def _train_and_judge(
     on_experience: Callable[[int], None],
     checkpoints: Path | None,
 ) -> Result:
-    method, setting = METHODS[cell.method], SETTINGS[cell.setting]
-    options = dict(cell.hyperparameters)
-    stopwatch = _Stopwatch()
-    plugins: list[SupervisedPlugin] = [stopwatch]
-    is_given_ssl = "ssl" in options and not method.draws_views
-    if is_given_ssl:
-        weight = {"weight": options.pop("ssl_weight")} if "ssl_weight" in options else {}
-        views = setting.make_views()
-        plugins.append(SelfSupervisedLossPlugin(options.pop("ssl"), views=views, **weight))
-    stream = setting.make_stream(
-        augment=not (method.draws_views or is_given_ssl),
-        validation_fraction=0.1 if cell.validation else 0.0,
-        task_labels=method.needs_task_labels,
-        dataset_root=dataset_root,
-    )
-    class_il, task_il = scenario_metrics()
-    confusion = _Confusion(setting.num_classes)
-    strategy = method.build(
-        setting.make_network(setting.num_classes),
-        setting=setting,
-        **options,
-        **({"views": setting.make_views()} if method.draws_views else {}),
-        train_mb_size=setting.batch_size,
-        train_epochs=setting.epochs,
-        eval_mb_size=256,
-        device=device,
-        plugins=plugins,
-        evaluator=EvaluationPlugin(class_il, task_il, confusion, loggers=[_Silent()]),
-    )
+    training = Training(cell, dataset_root=dataset_root, device=device)
+    strategy, setting = training.strategy, SETTINGS[cell.setting]
     if checkpoints is not None and isinstance(strategy, DLCPAStrategy):
         strategy.resume(checkpoints, every_epochs=setting.epochs, every_minutes=CHECKPOINT_MINUTES)
-    name = "valid_stream" if cell.validation else "test_stream"
-    train_stream = stream.train_stream[: cell.num_experiences]
-    judged = getattr(stream, name)
-    _learn(strategy, method, train_stream, judged, on_experience)
-    return {
-        "judged_on": name,
-        "classes": [list(experience.classes_in_this_experience) for experience in train_stream],
-        "class_il": {
-            **_summary(class_il.matrix(name)),
-            "confusion_matrix": confusion.counts(),
-        },
-        "task_il": _summary(task_il.matrix(name)),
-        "training_seconds": stopwatch.seconds,
-        "memory": {
-            "kept_bytes": kept_bytes(strategy),
-            "peak_bytes": peak_bytes(device),
-            "keeps_samples": method.keeps_samples,
-        },
-    }
-
-
-def _learn(
-    strategy: SupervisedTemplate,
-    method: Method,
-    train_stream: Any,
-    judged: Any,
-    on_experience: Callable[[int], None],
-) -> None:
-    """Train on a stream, evaluating what was learned after each step."""
-    steps = [train_stream] if method.learns_at_once else train_stream
-    for step, experiences in enumerate(steps, start=1):
-        learned = len(train_stream) if method.learns_at_once else step
-        strategy.train(experiences, eval_streams=[])
-        _expect_finite(strategy, learned)
-        strategy.eval(judged[:learned])
+    for learned in training.steps():
         on_experience(learned)
+    return training.found()
 
 
-def _expect_finite(strategy: SupervisedTemplate, learned: int) -> None:
+class Training:
+    """The training of a cell: a strategy, its stream, and what is found on the way.
+
+    On a GPU the network is laid out channels last, which its convolutions want.
+
+    Args:
+        cell: A method, not an analysis.
+        dataset_root: Folder of the data; None: Avalanche's default.
+        device: Where to train.
+    """
+
+    def __init__(self, cell: Cell, *, dataset_root: str | None, device: str):
+        self.cell, self.device = cell, device
+        self.method, setting = METHODS[cell.method], SETTINGS[cell.setting]
+        options = dict(cell.hyperparameters)
+        self._stopwatch = _Stopwatch()
+        plugins: list[SupervisedPlugin] = [self._stopwatch]
+        is_given_ssl = "ssl" in options and not self.method.draws_views
+        if is_given_ssl:
+            weight = {"weight": options.pop("ssl_weight")} if "ssl_weight" in options else {}
+            views = setting.make_views()
+            plugins.append(SelfSupervisedLossPlugin(options.pop("ssl"), views=views, **weight))
+        stream = setting.make_stream(
+            augment=not (self.method.draws_views or is_given_ssl),
+            validation_fraction=0.1 if cell.validation else 0.0,
+            task_labels=self.method.needs_task_labels,
+            dataset_root=dataset_root,
+        )
+        self._class_il, self._task_il = scenario_metrics()
+        self._confusion = _Confusion(setting.num_classes)
+        network = setting.make_network(setting.num_classes)
+        if torch.device(device).type == "cuda":
+            network = network.to(memory_format=torch.channels_last)
+        self.strategy = self.method.build(
+            network,
+            setting=setting,
+            **options,
+            **({"views": setting.make_views()} if self.method.draws_views else {}),
+            train_mb_size=setting.batch_size,
+            train_epochs=setting.epochs,
+            eval_mb_size=256,
+            device=device,
+            plugins=plugins,
+            evaluator=EvaluationPlugin(
+                self._class_il, self._task_il, self._confusion, loggers=[Silent()]
+            ),
+        )
+        self._judged_on = "valid_stream" if cell.validation else "test_stream"
+        self.train_stream = stream.train_stream[: cell.num_experiences]
+        self._judged = getattr(stream, self._judged_on)
+
+    def steps(self) -> Iterator[int]:
+        """Train and evaluate what was learned, step by step; yields how many experiences that is.
+
+        Raises:
+            NonFiniteLossError: The training diverged.
+        """
+        at_once = self.method.learns_at_once
+        for step, experiences in enumerate([self.train_stream] if at_once else self.train_stream):
+            learned = len(self.train_stream) if at_once else step + 1
+            self.strategy.train(experiences, eval_streams=[])
+            expect_finite(self.strategy, learned)
+            self.strategy.eval(self._judged[:learned])
+            yield learned
+
+    def found(self) -> dict[str, Any]:
+        """What a result holds of the experiences learned so far."""
+        classes = [list(e.classes_in_this_experience) for e in self.train_stream]
+        return {
+            "judged_on": self._judged_on,
+            "classes": classes,
+            "class_il": {
+                **summary_of(self._class_il.matrix(self._judged_on)),
+                "confusion_matrix": self._confusion.counts(),
+            },
+            "task_il": summary_of(self._task_il.matrix(self._judged_on)),
+            "training_seconds": self._stopwatch.seconds,
+            "memory": {
+                "kept_bytes": kept_bytes(self.strategy),
+                "peak_bytes": peak_bytes(self.device),
+                "keeps_samples": self.method.keeps_samples,
+            },
+        }
+
+
+def expect_finite(strategy: SupervisedTemplate, learned: int) -> None:
     """Refuse to judge weights that are not finite: their accuracy would look like chance."""
     if not all_finite(strategy.model.parameters()):
         raise NonFiniteLossError(
@@ -261,14 +292,15 @@ class _Stopwatch(SupervisedPlugin):
         self._start = None if self._start is None else time.perf_counter()
 
 
-class _Silent:
+class Silent:
     """A logger that says nothing; Avalanche warns where there is none."""
 
     def log_metrics(self, values: Any) -> None:
         """Take the metric values."""
 
 
-def _summary(matrix: np.ndarray) -> dict[str, Any]:
+def summary_of(matrix: np.ndarray) -> dict[str, Any]:
+    """An accuracy matrix (T, T) and what follows from it, as JSON takes it."""
     return {
         "accuracy_matrix": [_numbers(row) for row in matrix],
         "ACC": _number(final_accuracy(matrix)),

@@ -38,7 +38,8 @@ from benchmarks.timing import IterationTimes, Stopwatch
 NUM_CLASSES = 10  # of the experience
 NETWORKS = {"resnet18": backbones.resnet18, "resnet34": backbones.resnet34}
 QUICK = {"widths": [4], "batch_sizes": [8], "iterations": 2, "rounds": 2, "growth": 3}
-TABLE = ("head", "network", "width", "batch_size", "precision")
+LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+TABLE = ("head", "network", "width", "batch_size", "precision", "layout")
 FIGURES = ("iteration_ms", "passes_ms", "ratio", "images_per_second", "peak_mb")
 
 Row = dict[str, Any]
@@ -67,10 +68,10 @@ def _digits(per_class: int) -> tuple[Tensor, Tensor]:
 
 
 def make_strategy(
-    *, head: str, network: str, width: int, plugin: SupervisedPlugin, **options: Any
+    *, head: str, network: str, width: int, layout: str, plugin: SupervisedPlugin, **options: Any
 ) -> DLCPAStrategy:
     """The strategy of the paper's CIFAR-100 rows, with accuracy and loss of each epoch."""
-    model = NETWORKS[network](NUM_CLASSES, width=width)
+    model = NETWORKS[network](NUM_CLASSES, width=width).to(memory_format=LAYOUTS[layout])
     return DLCPAStrategy(
         model=model,
         optimizer=SGD(model.parameters(), lr=0.005),
@@ -88,6 +89,7 @@ def measure(
     width: int,
     batch_size: int,
     precision: str,
+    layout: str,
     iterations: int,
     rounds: int,
     dataset_root: str | None = None,
@@ -102,6 +104,7 @@ def measure(
         width: Of the network.
         batch_size: In training.
         precision: Of the strategy.
+        layout: Of the network's weights, of `LAYOUTS`.
         iterations: Of an epoch, as far as there are images.
         rounds: Epochs of which the median is taken.
         dataset_root: Folder of CIFAR-100; None: digits.
@@ -120,6 +123,7 @@ def measure(
         head=head,
         network=network,
         width=width,
+        layout=layout,
         plugin=stopwatch,
         precision=precision,
         train_mb_size=batch_size,
@@ -138,6 +142,7 @@ def measure(
         "width": width,
         "batch_size": batch_size,
         "precision": precision,
+        "layout": layout,
         "iteration_ms": iteration_ms,
         "passes_ms": statistics.median(stopwatch.passes_ms),
         "ratio": statistics.median(iteration / passes for iteration, passes in pairs),
@@ -156,6 +161,7 @@ def growth(
     width: int,
     batch_size: int,
     precision: str,
+    layout: str,
     iterations: int,
     device: str = "cpu",
 ) -> list[Row]:
@@ -171,6 +177,7 @@ def growth(
         head=head,
         network=network,
         width=width,
+        layout=layout,
         plugin=times,
         precision=precision,
         train_mb_size=batch_size,
@@ -222,6 +229,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--widths", nargs="+", type=int, default=[64, 16])
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=[32])
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
+    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=["contiguous"])
     parser.add_argument("--iterations", type=int, default=20, help="of a round")
     parser.add_argument("--rounds", type=int, default=5, help="of which the median is taken")
     parser.add_argument(
@@ -252,7 +260,10 @@ def main(words: Sequence[str] | None = None) -> None:
     }
     if torch.device(given.device).type == "cuda":
         result["provenance"]["gpu"] = torch.cuda.get_device_name(given.device)
-    names = (given.heads, given.networks, given.widths, given.batch_sizes, given.precisions)
+    names = (
+        *(given.heads, given.networks, given.widths),
+        *(given.batch_sizes, given.precisions, given.layouts),
+    )
     for configuration in itertools.product(*names):
         row = measure(
             **dict(zip(TABLE, configuration, strict=True)),
@@ -271,9 +282,7 @@ def main(words: Sequence[str] | None = None) -> None:
     print(table(percent, (*TABLE, *PHASES)))
     if given.growth:
         first = [values[0] for values in names[:2]] + [min(given.widths)]
-        settings = dict(
-            zip(TABLE, [*first, given.batch_sizes[0], given.precisions[0]], strict=True)
-        )
+        settings = dict(zip(TABLE, [*first, *(values[0] for values in names[3:])], strict=True))
         result["growth"] = growth(
             given.growth, **settings, iterations=given.iterations, device=given.device
         )

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 from avalanche.core import SupervisedPlugin
+from torch import Tensor
 
 from avalanche_dlcpa import DLCPAStrategy
+from avalanche_dlcpa.cuda_graph import BACKENDS, StepGraph
 from avalanche_dlcpa.precision import autocast
 from avalanche_dlcpa.self_supervised import HEADS
 from avalanche_dlcpa.training_guards import StatisticsGuard
@@ -71,8 +73,11 @@ class Stopwatch(SupervisedPlugin):
         self._since = time.perf_counter()
 
 
-def unavoidable_passes(strategy: DLCPAStrategy) -> Callable[[], None]:
-    """The passes of one iteration alone, on images like those of the present mini-batch."""
+def unavoidable_passes(strategy: DLCPAStrategy) -> Callable[[], Any]:
+    """The passes of one iteration alone, on images like those of the present mini-batch.
+
+    On a GPU they are one CUDA graph, since launching their kernels one by one can be avoided.
+    """
     model, ssl = strategy.model, strategy.ssl
     name = "none" if ssl is None else next(n for n, head in HEADS.items() if type(ssl) is head)
     num_views, num_keys = NUM_PASSES.get(name, (2, 0))
@@ -81,7 +86,7 @@ def unavoidable_passes(strategy: DLCPAStrategy) -> Callable[[], None]:
     modules = [model] if ssl is None else [model, ssl]
     guard = StatisticsGuard(*modules)
 
-    def run() -> None:
+    def run() -> tuple[Tensor, ...]:
         guard.keep()
         with torch.enable_grad(), autocast(strategy.precision, strategy.device):
             features = [model.plastic(view) for view in views[:num_views]]
@@ -94,11 +99,17 @@ def unavoidable_passes(strategy: DLCPAStrategy) -> Callable[[], None]:
             model.stable(torch.cat(views[:num_views]))
         model.plastic.zero_grad(set_to_none=True)
         guard.restore()  # training goes on as if nothing had been
+        return ()
 
-    return run
+    backend = BACKENDS.get(strategy.device.type)
+    if backend is None:
+        return run
+    for _ in range(StepGraph.warm_up_iterations):
+        backend.warm_up(run)
+    return backend.capture(run)
 
 
-def _seconds(run: Callable[[], None], count: int, synchronize: Callable[[], None]) -> float:
+def _seconds(run: Callable[[], Any], count: int, synchronize: Callable[[], None]) -> float:
     run()  # warms up
     synchronize()
     start = time.perf_counter()

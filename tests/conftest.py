@@ -18,6 +18,11 @@ def _reproducible() -> None:
     torch.manual_seed(0)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     """Folder of real data, made by `shared/data/unpack.py`, that AVALANCHE_DLCPA_DATA names."""

@@ -9,11 +9,14 @@ import torch
 from avalanche.benchmarks import tensors_benchmark
 from avalanche.evaluation.metrics import accuracy_metrics, loss_metrics
 from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin, SupervisedPlugin
+from avalanche.training.supervised import Naive
 from helpers import SmallCNN, batch_of, small_head, strategy_of
 from torch import nn
+from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 from walker import holding, package_globals, reachable, shaped_like, tensors_in
 
+from avalanche_dlcpa import GaussianClassifierPlugin
 from avalanche_dlcpa.self_supervised import HEADS
 from avalanche_dlcpa.views import PaperViews
 
@@ -94,6 +97,7 @@ def test_nothing_stays_of_an_experience(ssl):
         {"average_source": "momentum", "bn_statistics": "recalibrated"},
         {"train_mb_size": 15},  # leaves one sample out
         {"eval_every": 1},
+        {"classifier": "gaussian"},
         {"scheduler": lambda optimizer: StepLR(optimizer, 1)},
     ],
 )
@@ -117,6 +121,29 @@ def test_nothing_stays_after_an_evaluation(views):
     strategy.train(stream.train_stream[0])
     strategy.eval(stream.test_stream)
     record("samples", batch_of(stream.test_stream[0])[0])
+    assert leaks_of(strategy) == {}
+
+
+def test_nothing_stays_in_a_plugin_of_another_strategy():
+    SEEN.clear()
+    model = SmallCNN()
+    model.fc.register_forward_pre_hook(lambda _, inputs: record("64 features", inputs[0]))
+    plugin = GaussianClassifierPlugin()
+    strategy = Naive(
+        model=model,
+        optimizer=SGD(model.parameters(), lr=0.001),
+        train_mb_size=8,
+        eval_mb_size=8,
+        plugins=[plugin],
+        evaluator=EvaluationPlugin(accuracy_metrics(stream=True)),
+    )
+    stream = stream_of()
+    for experience in stream.train_stream:
+        record("samples", batch_of(experience)[0])
+        strategy.train(experience)
+        strategy.eval(stream.test_stream)
+    assert plugin.statistics is not None
+    assert recorded()["64 features"].shape == (32 + 2 * 32, 64)
     assert leaks_of(strategy) == {}
 
 

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.functional import linear
 from torch.optim import SGD
 
-from avalanche_dlcpa import DLCPAStrategy, load_stable
+from avalanche_dlcpa import DLCPAStrategy, GaussianClassifierPlugin, load_stable
 
 
 def continued(path, model=None, *, lr=0.05, **kwargs):
@@ -184,6 +184,20 @@ def test_a_subclass_stays_one_and_arguments_reach_the_constructor(path):
     assert again.model.bn_statistics == "recalibrated"
     with pytest.raises(TypeError, match="head"):
         continued(path, head="fc")
+
+
+def test_a_gaussian_classifier_would_not_know_the_old_classes(path):
+    strategy, _ = exported(path, classifier="gaussian")
+    with pytest.raises(
+        ValueError, match=r"got a Gaussian one: set `strategy.model.gaussian = None"
+    ):
+        continued(path)
+    strategy.model.gaussian = None
+    strategy.model.export(path)
+    for arguments in ({"classifier": "gaussian"}, {"plugins": [GaussianClassifierPlugin()]}):
+        with pytest.raises(ValueError, match="got a Gaussian one, which would not know the old"):
+            continued(path, **arguments)
+    continued(path)
 
 
 def test_what_is_wrong_with_the_file_leaves_the_model_as_it_was(path):

@@ -19,7 +19,7 @@ NUM_TASKS = SETTINGS[TWIN].num_experiences
 
 def first_of(method):
     """A trial of the first combination of its grid."""
-    grid = GRIDS["digits"][method][0]
+    grid = GRIDS["digits"][METHODS[method].trains_as or method][0]
     values = {name: choices[0] for name, choices in grid.items()}
     return Cell(method, TWIN, 0, tuple(sorted(values.items())), validation=True)
 
@@ -149,7 +149,17 @@ def test_every_grid_has_all_hyperparameters_of_its_method():
             sizes = [int(np.prod([len(choices) for choices in g.values()])) for g in of_method]
             budgets.setdefault(setting, set()).add(sum(sizes))
     assert budgets["lab-cifar100-10"] == {4}  # the same budget for every method
-    assert set(GRIDS["lab-cifar100-10"]) == set(METHODS)
+    own = {name for name, method in METHODS.items() if method.trains_as is None}
+    assert set(GRIDS["lab-cifar100-10"]) == own
+
+
+def test_a_gaussian_classifier_trains_as_its_method_does():
+    plain, gaussian = trained("dlcpa-simclr"), trained("dlcpa-simclr-gaussian")
+    pairs = zip(plain.model.stable.parameters(), gaussian.model.stable.parameters(), strict=True)
+    assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
+    assert gaussian.model.gaussian is not None
+    cells = [Cell(method, "digits") for method in ("dlcpa-simclr", "dlcpa-simclr-gaussian")]
+    assert cells[0].hyperparameters == cells[1].hyperparameters
 
 
 def test_published_hyperparameters_are_those_of_the_paper():

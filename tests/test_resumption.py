@@ -170,6 +170,7 @@ CASES = {
     "momentum encoder": {"average_source": "momentum", "ssl": lambda: small_head("byol")},
     "batch statistics": {"bn_statistics": "batch"},
     "recalibrated": {"bn_statistics": "recalibrated"},
+    "Gaussian classifier": {"classifier": "gaussian"},
     "half precision": {"model": HalfCNN},
     "dropout and a weighted criterion": {
         "model": lambda: SmallCNN(head=nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 6))),
@@ -346,6 +347,7 @@ def broken_off(tmp_path, moment=10, **options):
         ({"stable_update": "ema"}, "stable_update cumulative"),
         ({"criterion": nn.CrossEntropyLoss(label_smoothing=0.1)}, "criterion"),
         ({"plugins": lambda: [Counter()]}, "plugins"),
+        ({"classifier": "gaussian"}, "plugins"),
         ({"metrics": accuracy_metrics(stream=True)}, "metrics"),
     ],
 )

@@ -156,6 +156,22 @@ def test_statistics_of_the_batch_are_refused_with_the_way_out(path):
     torch.testing.assert_close(network(images)[:1], network(images[:1]))  # whatever is beside it
 
 
+def test_a_gaussian_classifier_goes_with_it_where_it_answers(path):
+    stream = tensors_stream([(3, 0), (5, 1)], per_class=8)
+    strategy, _ = learned(stream=stream, classifier="gaussian")
+    images = images_of_tasks(stream)
+    gaussian = strategy.model.eval()(images)
+    for kind in ("gaussian", "linear"):
+        strategy.model.export(path, image_shape=(3, 16, 16))
+        network, info = load_stable(path, SmallCNN())
+        expected = strategy.model.eval()(images)
+        assert info.kind == kind
+        assert info.tasks == (0, 1, 0, 1)
+        assert torch.equal(network(images), expected[:, list(info.labels)])
+        strategy.model.gaussian = None
+    assert not torch.equal(expected, gaussian)
+
+
 def test_it_is_a_copy_and_taking_it_changes_nothing(path):
     strategy, stream = learned()
     strategy.model.train()

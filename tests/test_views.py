@@ -444,7 +444,7 @@ def test_the_check_for_waiting_would_notice():
         assert operations.names & WAITING
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 def test_views_can_be_captured_in_a_cuda_graph():
     make, x = PaperViews(mean=[0.5, 0.5, 0.5], std=[0.2]), images().cuda()
     stream = torch.cuda.Stream()

@@ -1,0 +1,212 @@
+"""The three steps of an iteration as one CUDA graph: launched together, not kernel by kernel.
+
+With the paper's batches of 32 images a GPU is done with most kernels before Python has asked for
+the next one. A graph asks for all of them at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from avalanche.core import SupervisedPlugin
+from avalanche.training.plugins import EvaluationPlugin
+from torch import Tensor
+from torch.optim import Optimizer
+
+Function = Callable[[], tuple[Tensor, ...]]
+
+# Hooks and methods that Avalanche calls from the start of a forward pass on.
+HOOKS_AMID = (
+    "after_forward",
+    "before_backward",
+    "after_backward",
+    "before_update",
+    "after_update",
+)
+METHODS_AMID = (
+    *("training_epoch", "forward", "criterion", "backward", "optimizer_step"),
+    *(f"_{hook}" for hook in HOOKS_AMID),
+    "_after_training_iteration",
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Backend(Protocol):
+    """How a kind of device runs a step that is to be captured."""
+
+    def warm_up(self, run: Function) -> tuple[Tensor, ...]:
+        """Run the step, and be ready to capture it."""
+
+    def capture(self, run: Function) -> Function:
+        """Record the step without running it, and return what runs it."""
+
+
+class CudaGraphs:
+    """Capture by ``torch.cuda.graph``."""
+
+    def warm_up(self, run: Function) -> tuple[Tensor, ...]:
+        """Run on a stream of its own, as a capture does, so that no state is bound to another."""
+        side, current = torch.cuda.Stream(), torch.cuda.current_stream()
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            outputs = run()
+        current.wait_stream(side)
+        for output in outputs:
+            output.record_stream(current)
+        return outputs
+
+    def capture(self, run: Function) -> Function:
+        """Record the step; what it returns is overwritten by the next replay."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            outputs = run()
+
+        def replay() -> tuple[Tensor, ...]:
+            graph.replay()
+            return outputs
+
+        return replay
+
+
+BACKENDS: dict[str, Backend] = {"cuda": CudaGraphs()}
+
+
+class StepGraph:
+    """A step that is captured after a few iterations and replayed from then on.
+
+    A mini-batch of another size (the last of an epoch) runs as it always did. Whatever a graph
+    holds fixed is compared in each iteration; where it has changed (a learning rate), the step is
+    captured anew, and where that would happen all the time, no longer.
+
+    Args:
+        step: Tensors -> tensors without gradients. Everything else that it reads and writes on the
+            device must stay where it is in memory.
+        fixed: What a graph holds fixed, to be compared with ``==``, such as learning rates.
+        backend: Of the device.
+
+    Attributes:
+        num_captures: How often the step was captured.
+        num_replays: How many iterations of the present capture were replayed.
+    """
+
+    warm_up_iterations = 3
+    min_replays = 8  # a capture takes the time of some iterations
+
+    def __init__(
+        self,
+        step: Callable[..., tuple[Tensor, ...]],
+        *,
+        fixed: Callable[[], Any],
+        backend: Backend,
+    ):
+        self.step = step
+        self.fixed = fixed
+        self.backend = backend
+        self.num_captures = self.num_replays = 0
+        self._num_warm = 0
+        self._inputs: tuple[Tensor, ...] = ()
+        self._captured: Any = None
+        self._replay: Function | None = None
+        self._gave_up = False
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Run the step on a mini-batch, replayed where it can be."""
+        if not self._inputs:
+            self._inputs = tuple(torch.empty_like(x) for x in inputs)
+        if self._gave_up or not _alike(inputs, self._inputs):
+            return self.step(*inputs)
+        if self._num_warm < self.warm_up_iterations:
+            self._num_warm += 1
+            return self.backend.warm_up(functools.partial(self.step, *inputs))
+        fixed = self.fixed()
+        if self._replay is None or fixed != self._captured:
+            self._capture(fixed)
+        if self._replay is None:
+            return self.step(*inputs)
+        torch._foreach_copy_(list(self._inputs), list(inputs))
+        self.num_replays += 1
+        return tuple(output.clone() for output in self._replay())
+
+    def _capture(self, fixed: Any) -> None:
+        if self._replay is not None and self.num_replays < self.min_replays:
+            self._give_up(f"learning rates or the like change within {self.min_replays} iterations")
+            return
+        self._replay = None  # its memory is needed for the new one
+        try:
+            self._replay = self.backend.capture(functools.partial(self.step, *self._inputs))
+        except RuntimeError as error:
+            self._give_up(str(error).splitlines()[0] if str(error) else type(error).__name__)
+            return
+        self._captured, self.num_replays = fixed, 0
+        self.num_captures += 1
+
+    def _give_up(self, reason: str) -> None:
+        self._replay, self._gave_up = None, True
+        report(reason)
+
+
+def reason_against(strategy: Any, base: type) -> str | None:
+    """Who acts amid an iteration, where a graph has done nothing yet or is done with everything.
+
+    Args:
+        strategy: About to train an experience.
+        base: The class whose methods it is expected to have.
+
+    Returns:
+        Words for `report`; None: nobody.
+    """
+    for plugin in strategy.plugins:
+        if not isinstance(plugin, EvaluationPlugin):
+            for hook in HOOKS_AMID:
+                if _differs(plugin, SupervisedPlugin, hook):
+                    return f"{type(plugin).__name__} acts in `{hook}`"
+    for method in METHODS_AMID:
+        if _differs(strategy, base, method):
+            return f"{type(strategy).__name__} has a `{method}` of its own"
+    return None
+
+
+def _differs(instance: Any, base: type, method: str) -> bool:
+    expected = getattr(base, method)
+    own = getattr(instance, method, expected)  # of its class, or set on the instance alone
+    return getattr(own, "__func__", own) is not expected
+
+
+def what_stays(strategy: Any, *optimizers: Optimizer) -> Callable[[], list[Any]]:
+    """What a graph of an iteration holds fixed, as a function to be asked in each iteration.
+
+    Args:
+        strategy: With ``model``, ``ssl``, ``optimizer`` and ``supervised_weight``.
+        optimizers: Others that make a step.
+    """
+    parts = [part for part in (strategy.model, strategy.ssl) if part is not None]
+    modules = [module for part in parts for module in part.modules()]
+    parameters = [parameter for part in parts for parameter in part.parameters()]
+
+    def fixed() -> list[Any]:
+        groups = [group for o in (strategy.optimizer, *optimizers) for group in o.param_groups]
+        return [
+            strategy.supervised_weight,
+            *(value for group in groups for name, value in group.items() if name != "params"),
+            *(len(group["params"]) for group in groups),
+            *(parameter.requires_grad for parameter in parameters),
+            *(module.training for module in modules),
+        ]
+
+    return fixed
+
+
+def report(reason: str) -> None:
+    """Say in one line why a step is not replayed as a graph."""
+    logger.warning("Iterations run without a CUDA graph: %s.", reason)
+
+
+def _alike(inputs: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> bool:
+    return all(
+        x.shape == y.shape and x.dtype == y.dtype for x, y in zip(inputs, others, strict=True)
+    )

@@ -1,0 +1,93 @@
+"""Beyond the paper: features of an experience's images, as evaluation sees them, in one pass."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from avalanche_dlcpa.class_statistics import ClassStatistics, class_statistics, merged
+from avalanche_dlcpa.dual_learner import DualLearner, checked_features
+from avalanche_dlcpa.experiences import classes_of
+from avalanche_dlcpa.model_head import detach_head
+from avalanche_dlcpa.precision import autocast
+
+
+class FrozenExtractor(nn.Module):
+    """A copy of the feature extractor of a model, (B, ...) -> (B, D), that stays as it is.
+
+    It is in evaluation mode and takes no gradients.
+
+    Args:
+        model: A `DualLearner`, whose stable learner it is a copy of, or any other classifier.
+        head: Name of the last linear layer of another classifier; None: see `find_head`.
+
+    Attributes:
+        num_features: D.
+    """
+
+    def __init__(self, model: nn.Module, head: str | None = None):
+        super().__init__()
+        self.module: nn.Module
+        if isinstance(model, DualLearner):
+            self.module, self.num_features = copy.deepcopy(model.stable), model.num_features
+        else:
+            self.module, start = detach_head(copy.deepcopy(model), head)
+            self.num_features = start.in_features
+        self.eval().requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features (B, D) of a mini-batch (B, ...)."""
+        return checked_features(self.module(x), self.num_features)
+
+
+def experience_statistics(
+    experience: Any,
+    extractors: Sequence[FrozenExtractor],
+    *,
+    batch_size: int,
+    device: torch.device,
+    precision: str = "float32",
+) -> tuple[ClassStatistics, list[int]]:
+    """Statistics of the features of an experience's images, without augmentation.
+
+    Args:
+        experience: Its own data set alone is read, whatever a plugin mixes in.
+        extractors: One or more, whose features come side by side.
+        batch_size: Images in a batch.
+        device: Of the extractors; there the statistics are summed up.
+        precision: Of the passes, see `autocast`.
+
+    Returns:
+        The statistics, and the labels of their classes, sorted: those that have an image.
+
+    Raises:
+        ValueError: Features that are not finite, no matrix of the right width, or labels that are
+            not among the classes of the experience.
+    """
+    dataset = experience.dataset.eval()
+    classes = torch.tensor(classes_of(experience), device=device)
+    total: ClassStatistics | None = None
+    for x, y, *_ in DataLoader(dataset, batch_size, collate_fn=dataset.collate_fn):
+        x, y = x.to(device), y.to(device)
+        with autocast(precision, device):
+            features = torch.cat([extractor(x).double() for extractor in extractors], dim=1)
+        columns = _columns(y, classes)
+        batch = class_statistics(features, columns, num_classes=len(classes))
+        total = batch if total is None else merged(total, batch)
+    assert total is not None  # classes_of refuses an experience without samples
+    return total.of_present(), classes[total.counts > 0].tolist()
+
+
+def _columns(labels: Tensor, classes: Tensor) -> Tensor:
+    strange = labels[~torch.isin(labels, classes)]
+    if len(strange):
+        raise ValueError(
+            f"Expected the labels of the experience to be among its classes {classes.tolist()}, "
+            f"got {strange.unique().tolist()}."
+        )
+    return torch.searchsorted(classes, labels)

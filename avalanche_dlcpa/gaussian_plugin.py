@@ -1,0 +1,245 @@
+"""Beyond the paper: a Gaussian classifier in the place of trained ones, as a plugin on `gaussian`.
+
+For `DLCPAStrategy`, and for any other strategy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from avalanche.training.plugins import SupervisedPlugin
+from avalanche.training.supervised import JointTraining
+from torch import Tensor
+
+from avalanche_dlcpa.arguments import expect_ridge, expect_shrinkage
+from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
+from avalanche_dlcpa.class_statistics import ClassStatistics
+from avalanche_dlcpa.dual_learner import DualLearner
+from avalanche_dlcpa.experiences import task_label_of
+from avalanche_dlcpa.frozen_extractor import FrozenExtractor, experience_statistics
+from avalanche_dlcpa.gaussian import followed, linear_discriminants
+from avalanche_dlcpa.model_head import find_head
+from avalanche_dlcpa.task_classifiers import TaskClassifiers, frozen_classifiers
+from avalanche_dlcpa.training_guards import preserved_random_states
+
+# Not chosen yet: see `python -m benchmarks.gaussian --validation`.
+SHRINKAGE = 0.1
+RIDGE = 0.1
+
+
+class GaussianClassifierPlugin(SupervisedPlugin):
+    """Answers at evaluation with a Gaussian classifier on the model's features, exemplar-free.
+
+    With `DLCPAStrategy` (which makes one for ``classifier="gaussian"``) on the features of the
+    stable learner, with any other strategy on what the model's last linear layer is given. Training
+    stays as it is, bit for bit. At the end of each experience one pass over its images, as
+    evaluation sees them, gives the means of its classes and their covariance; those of earlier
+    classes, all that is kept of them, follow the features by a map that is fitted on the features
+    of the same images before and after the experience (`drift_map`). The classifier is that of
+    `linear_discriminants`, folded into one linear layer: classes are equally likely whatever their
+    numbers of images, and a class that comes back adds to its statistics.
+
+    From the start of an experience to its end, before there are statistics of its classes, the
+    trained classifiers answer, also after an experience that was broken off. Kept are D x D and
+    K x D numbers; in training a copy of the feature extractor as it was before the experience, too.
+    The mean of a class with a single image is the feature of that image.
+
+    Together with a `CumulativeParameterAveragingPlugin`, which comes before it in the list, the
+    features are those of the averaged model.
+
+    Args:
+        shrinkage: Of the covariance, see `linear_discriminants`; above 0, at most 1.
+        ridge: Of the map, see `drift_map`; above 0. ``math.inf`` moves all means by the difference
+            of the mean features, and leaves the covariance.
+        head: Name of the last linear layer; None: see `find_head`. Not for `DLCPAStrategy`.
+
+    Attributes:
+        keys: The (task label, class label) of each class that it knows, in the order of learning.
+        statistics: Their statistics, of the present features, on the CPU; None before the end of
+            the first experience.
+
+    Raises:
+        ValueError: ``shrinkage`` or ``ridge`` out of range; in training: a strategy that does not
+            suit, or features that are not finite.
+
+    Example:
+        ``EWC(..., plugins=[GaussianClassifierPlugin()])``
+    """
+
+    def __init__(
+        self, *, shrinkage: float = SHRINKAGE, ridge: float = RIDGE, head: str | None = None
+    ):
+        super().__init__()
+        expect_shrinkage(shrinkage)
+        expect_ridge(ridge)
+        self.shrinkage = float(shrinkage)
+        self.ridge = float(ridge)
+        self.head = head
+        self.keys: list[tuple[int, int]] = []
+        self.statistics: ClassStatistics | None = None
+        self._clock: Any = None
+        self._classifier: TaskClassifiers | None = None  # of a model that is no DualLearner
+        self._previous: FrozenExtractor | None = None
+        self._hook: Any = None
+        self._features: list[Tensor] = []
+
+    # Training -----------------------------------------------------------------------------------
+
+    def before_training(self, strategy: Any, **kwargs: Any) -> None:
+        """Find the head, and refuse a strategy that does not suit."""
+        self._stop_listening()
+        # Avalanche's checkpoints put the parts of a strategy, such as its clock, into another one.
+        if self._clock not in (None, strategy.clock):
+            raise ValueError(
+                "Expected one strategy for a GaussianClassifierPlugin, got a second one: its "
+                "statistics are of the first, make a new plugin."
+            )
+        _check_plugins(self, strategy.plugins)
+        if isinstance(strategy, JointTraining):
+            raise ValueError(
+                "Expected a strategy that learns experience after experience, got JointTraining: "
+                "its plugins see the first alone."
+            )
+        if not isinstance(strategy.model, DualLearner):
+            self.head = find_head(strategy.model, self.head)
+        elif strategy.model.bn_statistics == "batch":
+            raise ValueError(
+                "Expected bn_statistics 'running' or 'recalibrated' with a Gaussian classifier, "
+                "got 'batch': the features of an image, and so the mean of a class, would depend "
+                "on the other images of a batch."
+            )
+        self._clock = strategy.clock
+
+    def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """Keep the feature extractor as it is before the experience."""
+        task_label_of(strategy.experience)  # refuses several now, and not after training
+        if self.statistics is not None and self._previous is None:  # none was broken off
+            self._previous = self._extractor(strategy)
+        self._answer_with(None, strategy)
+
+    def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """Take the statistics of the experience, move those of earlier ones, and solve."""
+        extractors = [self._extractor(strategy)]
+        if self._previous is not None:
+            extractors.insert(0, self._previous)
+        with preserved_random_states(strategy.device):
+            found, classes = experience_statistics(
+                strategy.experience,
+                extractors,
+                batch_size=max(strategy.train_mb_size, strategy.eval_mb_size),
+                device=strategy.device,
+                precision=getattr(strategy, "precision", "float32"),
+            )
+        task_label = task_label_of(strategy.experience)
+        keys = [(task_label, label) for label in classes]
+        self.statistics, self.keys = followed(
+            self.statistics, self.keys, found.to("cpu"), keys, ridge=self.ridge
+        )
+        self._previous = None
+        self._answer_with(self._fold(strategy), strategy)
+
+    def _fold(self, strategy: Any) -> TaskClassifiers:
+        """The classifier as one linear layer, at least in float32."""
+        assert self.statistics is not None
+        layer = linear_discriminants(self.statistics, shrinkage=self.shrinkage)
+        dtype = torch.promote_types(next(strategy.model.parameters()).dtype, torch.float32)
+        weight, bias = (part.to(strategy.device, dtype) for part in layer)
+        keys = torch.tensor(self.keys)
+        return frozen_classifiers({"layers.0.weight": weight, "layers.0.bias": bias, "keys": keys})
+
+    def _extractor(self, strategy: Any) -> FrozenExtractor:
+        average = _average_of(strategy.plugins)
+        if average is None:
+            return FrozenExtractor(strategy.model, self.head)
+        assert average.averaged_model is not None
+        return FrozenExtractor(average.averaged_model, self.head)
+
+    # Evaluation ---------------------------------------------------------------------------------
+
+    def _answer_with(self, classifier: TaskClassifiers | None, strategy: Any) -> None:
+        if isinstance(strategy.model, DualLearner):
+            strategy.model.gaussian = classifier  # which then answers by itself
+        else:
+            self._classifier = None if classifier is None else classifier.eval()
+
+    def before_eval(self, strategy: Any, **kwargs: Any) -> None:
+        """Listen to what the head is given."""
+        self._stop_listening()
+        if self._classifier is not None:
+            self._classifier.to(strategy.device)
+            head = strategy.model.get_submodule(self.head)
+            keep = self._features.append
+            self._hook = head.register_forward_pre_hook(lambda _, inputs: keep(inputs[0]))
+
+    def after_eval_forward(self, strategy: Any, **kwargs: Any) -> None:
+        """Put the answer of the Gaussian classifier in the place of the model's."""
+        if self._classifier is None:
+            return
+        task_labels = strategy.mbatch[-1] if len(strategy.mbatch) > 2 else None
+        features = torch.cat(self._features)
+        if len(self._features) > 1:  # a multi-task model takes the tasks of a batch one by one
+            assert task_labels is not None
+            features[task_labels.argsort(stable=True)] = features.clone()
+        self._features.clear()
+        self._classifier.widen(strategy.mb_output.shape[1])
+        strategy.mb_output = self._classifier.answer(self._classifier(features), task_labels)
+
+    def after_eval(self, strategy: Any, **kwargs: Any) -> None:
+        """Stop listening."""
+        self._stop_listening()
+
+    def _stop_listening(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+        self._hook = None
+        self._features.clear()
+
+    # Checkpoints --------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it knows, as tensors, numbers and strings in nested dicts."""
+        return {
+            "options": [self.shrinkage, self.ridge],
+            "keys": [list(key) for key in self.keys],
+            "statistics": None if self.statistics is None else dict(vars(self.statistics)),
+            "classifier": None if self._classifier is None else dict(self._classifier.state_dict()),
+            "previous": None if self._previous is None else dict(self._previous.state_dict()),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` told, between two experiences or amid the same one.
+
+        Raises:
+            ValueError: A state of another shrinkage or ridge.
+        """
+        if state["options"] != [self.shrinkage, self.ridge]:
+            raise ValueError(
+                "Expected a state of a GaussianClassifierPlugin with [shrinkage, ridge] "
+                f"{[self.shrinkage, self.ridge]}, got {state['options']}."
+            )
+        statistics, parts = state["statistics"], state["classifier"]
+        self.keys = [(task, label) for task, label in state["keys"]]
+        self.statistics = None if statistics is None else ClassStatistics(**statistics)
+        self._classifier = None if parts is None else frozen_classifiers(parts).eval()
+        if self._previous is not None and state["previous"] is not None:
+            self._previous.load_state_dict(state["previous"])
+
+
+def _average_of(plugins: list[Any]) -> CumulativeParameterAveragingPlugin | None:
+    found = (p for p in plugins if isinstance(p, CumulativeParameterAveragingPlugin))
+    return next(found, None)
+
+
+def _check_plugins(own: GaussianClassifierPlugin, plugins: list[Any]) -> None:
+    if sum(isinstance(plugin, GaussianClassifierPlugin) for plugin in plugins) > 1:
+        raise ValueError(
+            "Expected one GaussianClassifierPlugin in a strategy, got several: leave out "
+            "classifier='gaussian' where you pass a plugin of your own."
+        )
+    average = _average_of(plugins)
+    if average is not None and plugins.index(average) > plugins.index(own):
+        raise ValueError(
+            "Expected the averaging plugin before the Gaussian one, got it after: pass "
+            "plugins=[average, gaussian], as the averaged model is complete only then."
+        )

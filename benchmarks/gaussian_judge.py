@@ -1,0 +1,109 @@
+"""Accuracies of trained heads and Gaussian classifiers on the features of one model."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from avalanche_dlcpa import DualLearner
+from avalanche_dlcpa.accuracy_matrix import accuracy_matrix
+from avalanche_dlcpa.class_statistics import ClassStatistics, class_statistics, merged
+from avalanche_dlcpa.experiences import classes_of
+from avalanche_dlcpa.frozen_extractor import FrozenExtractor
+from avalanche_dlcpa.metrics import predicted_classes
+from benchmarks.gaussian_variants import Combinations, Variants
+from benchmarks.run import summary_of
+from benchmarks.single_task_training import BATCH_SIZE, features_of, images_and_labels
+
+SCENARIOS = ("class_il", "task_il")
+
+
+class Judge:
+    """Lets Gaussian classifiers learn from a model's features, and keeps all accuracies.
+
+    Args:
+        learner: The Gaussian classifiers.
+        stream: To judge on; experience i of it holds the classes of the i-th one learned.
+    """
+
+    def __init__(self, learner: Variants | Combinations, stream: Any):
+        self.learner, self.stream = learner, stream
+        self._learned: list[Any] = []
+        self._before: FrozenExtractor | None = None
+        self._accuracies: dict[tuple[str, str], dict[tuple[int, int], float]]
+        self._accuracies = collections.defaultdict(dict)
+
+    def judge(self, model: nn.Module, experience: Any) -> None:
+        """Learn from the features after an experience, and judge on all experiences so far."""
+        now = FrozenExtractor(model)
+        images, labels = images_and_labels(experience)
+        features = _features(now, images)
+        before = [] if self._before is None else [_features(self._before, images)]
+        self.learner.learn(_statistics(torch.cat([*before, features], 1), labels), features, labels)
+        self._learned.append(experience)
+        if isinstance(self.learner, Variants):
+            self.learner.oracle = self._statistics_of_all(now)
+        self._before = now
+        for task in range(len(self._learned)):
+            self._judge_on(task, model, now)
+
+    def _statistics_of_all(self, now: FrozenExtractor) -> ClassStatistics:
+        """Of all images of all classes met so far, which no exemplar-free method has."""
+        total = None
+        for experience in self._learned:
+            images, labels = images_and_labels(experience)
+            columns = torch.tensor([self.learner.classes.index(k) for k in labels.tolist()])
+            num_classes = len(self.learner.classes)
+            own = class_statistics(_features(now, images), columns, num_classes=num_classes)
+            total = own if total is None else merged(total, own)
+        assert total is not None
+        return total
+
+    def _judge_on(self, task: int, model: nn.Module, now: FrozenExtractor) -> None:
+        experience = self.stream[task]
+        images, labels = images_and_labels(experience)
+        logits = _logits(model, images)
+        scores = self.learner.scores(_features(now, images), logits)
+        columns = torch.tensor(self.learner.classes)
+        answers = {name: (own, columns) for name, own in scores.items()}
+        answers["linear"] = (logits, torch.arange(logits.shape[1]))
+        place = (len(self._learned) - 1, task)
+        classes = torch.tensor(classes_of(experience))
+        for name, (own, names) in answers.items():
+            among = {"class_il": None, "task_il": torch.isin(names, classes).nonzero().flatten()}
+            for scenario in SCENARIOS:
+                predicted = names[predicted_classes(own, columns=among[scenario])]
+                share = (predicted == labels).double().mean().item()
+                self._accuracies[name, scenario][place] = share
+
+    def summaries(self) -> dict[str, Any]:
+        """By variant and scenario, what the JSON tells."""
+        found: dict[str, Any] = {}
+        order = list(range(len(self._learned)))
+        for (name, scenario), entries in self._accuracies.items():
+            matrix = accuracy_matrix(entries, learned=order)
+            found.setdefault(name, {})[scenario] = summary_of(matrix)
+        return found
+
+
+def _statistics(features: Tensor, labels: Tensor) -> ClassStatistics:
+    classes, columns = labels.unique(return_inverse=True)
+    return class_statistics(features, columns, num_classes=len(classes))
+
+
+def _features(extractor: FrozenExtractor, images: Tensor) -> Tensor:
+    device = next(extractor.parameters()).device
+    return features_of(extractor, images, device=device).cpu()
+
+
+@torch.no_grad()
+def _logits(model: nn.Module, images: Tensor) -> Tensor:
+    """Of the trained heads, by class label."""
+    if isinstance(model, DualLearner):
+        model.gaussian = None
+    model.eval()
+    device = next(model.parameters()).device
+    return torch.cat([model(batch.to(device)).cpu() for batch in images.split(BATCH_SIZE)])

@@ -1,0 +1,185 @@
+"""Table and figures of `benchmarks.gaussian` from its JSONs; never trains.
+
+    python -m benchmarks.gaussian_report results/gaussian
+
+writes ``gaussian.md`` and a figure a method into the folder; of runs on the validation split, the
+combinations of shrinkage and ridge, the best first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from avalanche_dlcpa.plots import plot_accuracy_over_experiences
+from benchmarks.experiments import SCENARIOS
+from benchmarks.gaussian_variants import TITLES
+from benchmarks.markup import NOTHING, Entry, Row, Table, as_markdown
+from benchmarks.methods import METHODS
+from benchmarks.settings import SETTINGS
+from benchmarks.summaries import measure_of, percent, summarize
+
+DRAWN = ("linear", "stored", "map", "oracle")
+COLUMNS = [(scenario, measure) for measure in ("ACC", "BWT") for scenario in SCENARIOS]
+Result = dict[str, Any]
+Group = tuple[str, str]  # setting, method
+
+
+def load(folder: Path, judged_on: str) -> dict[Group, list[Result]]:
+    """Results of a folder by setting and method, in the order of `METHODS`, then of seeds.
+
+    Raises:
+        ValueError: Runs of one group that differ in anything but the seed.
+    """
+    found: dict[Group, list[Result]] = {}
+    results = [json.loads(path.read_text()) for path in sorted(folder.glob("*_seed*.json"))]
+    order = list(METHODS)
+    for result in sorted(results, key=lambda r: (order.index(r["method"]), r["seed"])):
+        if result["judged_on"] == judged_on:
+            found.setdefault((result["setting"], result["method"]), []).append(result)
+    shared = ("hyperparameters", "shrinkage", "ridge", "epochs", "num_experiences")
+    for group, runs in found.items():
+        for name in shared:
+            if any(run[name] != runs[0][name] for run in runs):
+                raise ValueError(
+                    f"Expected runs of {' '.join(group)} with one {name}, got "
+                    f"{[run[name] for run in runs]}: remove old ones from {folder}."
+                )
+    return found
+
+
+def variants_table(runs: Sequence[Result]) -> Table:
+    """Every variant of a setting and method: accuracies in percent, mean ± sample deviation."""
+    names = [name for name in TITLES if name in runs[0]["variants"]]
+    rows = tuple(Row(TITLES[name], tuple(_entries(runs, name))) for name in names)
+    first = runs[0]
+    training = sum(run["training_seconds"] for run in runs)
+    cost = sum(run["plugin_seconds"] for run in runs) / training
+    return Table(
+        heads=tuple((f"{SCENARIOS[scenario]} {measure}",) for scenario, measure in COLUMNS),
+        rows=rows,
+        title=_title(first),
+        notes=(
+            f"{len(runs)} seeds, {first['num_experiences']} experiences, {first['epochs']} epochs; "
+            f"shrinkage {first['shrinkage']}, ridge {first['ridge']}.",
+            f"The drift map has {_shares(runs)} of what the oracle gains over the linear heads.",
+            f"The plugin took {100 * cost:.1f} % of the time of training.",
+        ),
+        corner="classifier",
+    )
+
+
+def _entries(runs: Sequence[Result], name: str) -> Iterable[Entry]:
+    own = [run["variants"][name] for run in runs]
+    for scenario, measure in COLUMNS:
+        found = measure_of(own, scenario, measure)
+        if found is None:
+            yield Entry(NOTHING)
+            continue
+        deviation = "" if found.deviation is None else f" ± {percent(found.deviation)}"
+        yield Entry(percent(found.mean) + deviation)
+
+
+def _shares(runs: Sequence[Result]) -> str:
+    return " and ".join(
+        f"{100 * share:.0f} % ({SCENARIOS[scenario]})"
+        for scenario in SCENARIOS
+        if (share := gain_share(runs, scenario)) is not None
+    )
+
+
+def gain_share(runs: Sequence[Result], scenario: str) -> float | None:
+    """What the drift map gains over the linear heads, as a share of what the oracle gains.
+
+    None where the oracle gains nothing.
+    """
+    means = {}
+    for name in ("linear", "map", "oracle"):
+        found = measure_of([run["variants"][name] for run in runs], scenario, "ACC")
+        assert found is not None
+        means[name] = found.mean
+    possible = means["oracle"] - means["linear"]
+    return (means["map"] - means["linear"]) / possible if possible > 0 else None
+
+
+def variants_figure(runs: Sequence[Result]) -> Figure:
+    """Accuracy over experiences of the main variants, a panel a scenario."""
+    figure = Figure(figsize=(11, 4.4), layout="constrained")
+    panels = figure.subplots(1, len(SCENARIOS))
+    for axes, scenario in zip(panels, SCENARIOS, strict=True):
+        curves, bands = {}, {}
+        for name in DRAWN:
+            own = [run["variants"][name][scenario]["accuracy_over_experiences"] for run in runs]
+            curves[TITLES[name]] = np.mean(own, axis=0)
+            if len(runs) > 1:
+                bands[TITLES[name]] = np.std(own, axis=0, ddof=1)
+        plot_accuracy_over_experiences(curves, deviations=bands, ax=axes)
+        axes.set(title=SCENARIOS[scenario], ylim=(0, 105))
+        axes.get_legend().remove()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure.suptitle(_title(runs[0]))
+    return figure
+
+
+def combinations_table(runs: Sequence[Result]) -> Table:
+    """Shrinkage and ridge by Class-IL accuracy on the validation split, the best first."""
+    rows = []
+    for name in runs[0]["variants"]:
+        own = [run["variants"][name] for run in runs]
+        columns = [
+            summarize(variant[scenario][measure] for variant in own)
+            for measure in ("ACC", "AverageIncrementalACC")
+            for scenario in SCENARIOS
+        ]
+        means = [0.0 if column is None else column.mean for column in columns]
+        rows.append((means, Row(name, tuple(Entry(percent(mean)) for mean in means))))
+    rows.sort(key=lambda row: row[0], reverse=True)
+    names = ("ACC", "average incremental ACC")
+    return Table(
+        heads=tuple((f"{title} {name}",) for name in names for title in SCENARIOS.values()),
+        rows=tuple(row for _, row in rows),
+        title=f"{_title(runs[0])}, validation split",
+        notes=(f"{len(runs)} seeds, {runs[0]['num_experiences']} experiences.",),
+        corner="combination",
+    )
+
+
+def _title(result: Result) -> str:
+    return f"{METHODS[result['method']].title}: {SETTINGS[result['setting']].title}"
+
+
+def _section(table: Table) -> str:
+    return f"## {table.title}\n\n{as_markdown(table)}"
+
+
+def write_report(folder: Path) -> Path:
+    """Write the tables and figures of a folder's results into it; returns the page."""
+    parts = []
+    for (setting, method), runs in load(folder, "test_stream").items():
+        name = f"{setting}_{method}.png"
+        variants_figure(runs).savefig(folder / name, dpi=120)
+        parts += [_section(variants_table(runs)), f"![{_title(runs[0])}]({name})"]
+    for runs in load(folder, "valid_stream").values():
+        parts.append(_section(combinations_table(runs)))
+    if not parts:
+        raise ValueError(f"Expected JSONs of benchmarks.gaussian in {folder}, got none.")
+    page = folder / "gaussian.md"
+    page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return page
+
+
+def main() -> None:
+    """Report on a folder from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("results/gaussian"))
+    print(write_report(parser.parse_args().folder).read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""Does a CUDA graph give the weights of eager iterations, and how far does the paper's run get?
+
+    python -m benchmarks.gpu_check --device cuda --dataset-root DATA --seconds 400 --out results
+
+Part of ``benchmarks/gpu_check.sh``. First, for each head and precision, 50 iterations replayed as a
+graph and 50 run hook by hook, from the same weights on the same mini-batches. Then the paper's
+10-split CIFAR-100 row (MoCoV2, batch 32, 100 epochs a task, full width), as many tasks as fit, with
+the result so far written after every task. On a CPU, a dry run does the same in small, with digits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from avalanche.core import SupervisedPlugin
+from avalanche.training.determinism.rng_manager import RNGManager
+
+from avalanche_dlcpa.cuda_graph import BACKENDS, Function
+from avalanche_dlcpa.precision import PRECISIONS
+from benchmarks.cells import Cell, result_path
+from benchmarks.run import Training, origin_of, provenance, result_of, save_json
+from benchmarks.throughput import make_strategy, one_experience
+
+ITERATIONS = 50
+TOLERANCE = 1e-2  # of the change that training made, relative
+HEADS = ("mocov2", "simclr", "byol")
+EVALUATION_SHARE = 1.1  # of a task's time, what evaluating one task more takes
+
+
+class WithoutCapture:
+    """Stands in for CUDA's capture in a dry run: the step runs on the tensors that would stay."""
+
+    def warm_up(self, run: Function) -> tuple[torch.Tensor, ...]:
+        """Run the step."""
+        return run()
+
+    def capture(self, run: Function) -> Function:
+        """The step itself."""
+        return run
+
+
+def compare(
+    head: str,
+    precision: str,
+    *,
+    iterations: int,
+    width: int,
+    device: str,
+    dataset_root: str | None,
+) -> dict[str, Any]:
+    """Train a graph and hooks on the same mini-batches.
+
+    Returns:
+        ``difference``, the norm of the difference of all weights after training over the norm of
+        what training changed; the number of iterations that were replayed; ``eager_ms`` and
+        ``graph_ms``, median milliseconds of an iteration.
+    """
+    weights, times, replayed = [], [], 0
+    for cuda_graph in (False, True):
+        RNGManager.set_random_seeds(0)
+        clock = _Iterations()
+        strategy = make_strategy(
+            head=head,
+            network="resnet18",
+            width=width,
+            layout="channels_last",
+            plugin=clock,
+            precision=precision,
+            train_mb_size=32,
+            device=device,
+            cuda_graph=cuda_graph,
+        )
+        start = _all_weights(strategy)
+        strategy.train(
+            one_experience(dataset_root, 32 * iterations).train_stream[0], eval_streams=[]
+        )
+        weights.append(_all_weights(strategy))
+        times.append(1e3 * statistics.median(clock.seconds))
+        replayed = clock.num_replays
+    difference = (weights[1] - weights[0]).norm() / (weights[0] - start).norm()
+    return {
+        "head": head,
+        "precision": precision,
+        "iterations": len(clock.seconds) + 1,
+        "replayed": replayed,
+        "difference": float(difference),
+        "eager_ms": times[0],
+        "graph_ms": times[1],
+    }
+
+
+def _all_weights(strategy: Any) -> torch.Tensor:
+    """Of both learners and the head; classifiers are only added in training."""
+    parts = (strategy.model.plastic, strategy.model.stable, strategy.ssl)
+    weights = [weight for part in parts for weight in part.parameters()]
+    return torch.cat([weight.detach().flatten().double() for weight in weights])
+
+
+class _Iterations(SupervisedPlugin):
+    """Seconds between iterations, and how many were replayed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+        self.num_replays = 0
+        self._since: float | None = None
+
+    def after_training_iteration(self, strategy: Any, **kwargs: Any) -> None:
+        """Take the time since the last one."""
+        if strategy.device.type == "cuda":
+            torch.cuda.synchronize()
+        now = time.perf_counter()
+        if self._since is not None:
+            self.seconds.append(now - self._since)
+        self._since = now
+        self.num_replays = 0 if strategy._graph is None else strategy._graph.num_replays
+
+
+def row(cell: Cell, *, device: str, dataset_root: str | None, seconds: float) -> Iterator[Any]:
+    """Train a cell task by task as long as the next one is likely to fit; yields results so far."""
+    start = time.perf_counter()
+    origin = provenance(cell, device)
+    RNGManager.set_random_seeds(cell.seed)
+    training = Training(cell, dataset_root=dataset_root, device=device)
+    for learned in training.steps():
+        spent = time.perf_counter() - start
+        yield result_of(cell, {**training.found(), "learned": learned}, origin)
+        if spent + EVALUATION_SHARE * spent / learned > seconds:
+            return
+
+
+def main() -> None:
+    """Compare, train, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dataset-root", help="folder of CIFAR-100; the dry run needs none")
+    parser.add_argument("--seconds", type=float, default=400.0, help="for the paper's run")
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    words = parser.parse_args()
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", message="No loggers specified")
+    is_dry = torch.device(words.device).type == "cpu"
+    if is_dry:
+        BACKENDS["cpu"] = WithoutCapture()
+        print("dry run on the CPU: small networks, digits, and no capture")
+    comparisons = []
+    for head, precision in itertools.product(HEADS[:1] if is_dry else HEADS, PRECISIONS):
+        found = compare(
+            head,
+            precision,
+            iterations=6 if is_dry else ITERATIONS,
+            width=4 if is_dry else 64,
+            device=words.device,
+            dataset_root=words.dataset_root,
+        )
+        comparisons.append(found)
+        print(
+            f"{head} {precision}: {found['replayed']} of {found['iterations']} iterations "
+            f"replayed, {found['eager_ms']:.2f} -> {found['graph_ms']:.2f} ms, weights differ by "
+            f"{found['difference']:.1e} of what training changed",
+            flush=True,
+        )
+    origin = origin_of(["bash", "benchmarks/gpu_check.sh"], words.device)
+    save_json({"comparisons": comparisons, "provenance": origin}, words.out / "graph.json")
+    method, setting = ("dlcpa-a", "digits") if is_dry else ("dlcpa-mocov2", "cifar100-10")
+    cell = Cell(method, setting, 0, (("precision", "bf16"),))
+    path = result_path(cell, words.out)
+    for result in row(
+        cell, device=words.device, dataset_root=words.dataset_root, seconds=words.seconds
+    ):
+        save_json(result, path)
+        print(
+            f"{result['learned']} tasks, {result['training_seconds']:.0f} s of training, "
+            f"Class-IL {result['class_il']['ACC']:.4f}, Task-IL {result['task_il']['ACC']:.4f}",
+            flush=True,
+        )
+    print(f"wrote {path}")
+    wrong = [c for c in comparisons if not c["replayed"] or not c["difference"] < TOLERANCE]
+    if wrong:
+        raise SystemExit(f"Expected replayed iterations to give the weights of eager ones: {wrong}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""Whole iterations replayed as a graph: the same numbers, and back to hooks where it would not be.
+
+On a CPU the step runs eagerly on the static tensors of a graph, so that everything but CUDA's own
+capture is tested; tests marked gpu capture for real.
+"""
+
+import logging
+from typing import NamedTuple
+
+import pytest
+import torch
+from avalanche.evaluation.metrics import accuracy_metrics, loss_metrics
+from avalanche.training.plugins import (
+    EvaluationPlugin,
+    GEMPlugin,
+    LRSchedulerPlugin,
+    LwFPlugin,
+    ReplayPlugin,
+)
+from helpers import (
+    Probe,
+    SmallCNN,
+    assert_same_state,
+    nc_stream,
+    seed_everything,
+    small_head,
+    state_of,
+    strategy_of,
+    tensors_stream,
+)
+from torch.optim import SGD, Adam
+from torch.optim.lr_scheduler import MultiStepLR, StepLR
+
+from avalanche_dlcpa import DLCPAStrategy, cuda_graph
+from avalanche_dlcpa.self_supervised import HEADS
+
+
+class Counts(NamedTuple):
+    num_captures: int
+    num_replays: int
+
+
+def counts(strategy):
+    graph = strategy._graph
+    return None if graph is None else Counts(graph.num_captures, graph.num_replays)
+
+
+class OnStaticTensors:
+    """What CUDA's capture does, but for the capture: the step runs on tensors that stay."""
+
+    def __init__(self, fails_with=None):
+        self.fails_with = fails_with
+        self.steps = []
+
+    def warm_up(self, run):
+        return run()
+
+    def capture(self, run):
+        if self.fails_with is not None:
+            raise self.fails_with
+        self.steps.append(run)
+        return run
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    backend = OnStaticTensors()
+    monkeypatch.setitem(cuda_graph.BACKENDS, "cpu", backend)
+    return backend
+
+
+@pytest.fixture
+def log(caplog):
+    caplog.set_level(logging.WARNING, logger="avalanche_dlcpa.cuda_graph")
+    return caplog
+
+
+def trained(*, cuda_graph, stream=None, ssl="mocov2", momentum=0.9, **kwargs):
+    """Three experiences of 40 images, 3 epochs of 3 mini-batches, the last of which is smaller."""
+    seed_everything()
+    seen = Probe(after_training_epoch=counts)
+    plugins = [*kwargs.pop("plugins", []), seen]
+    evaluator = EvaluationPlugin(accuracy_metrics(epoch=True), loss_metrics(epoch=True))
+    strategy = strategy_of(
+        SmallCNN(), ssl=small_head(ssl), cuda_graph=cuda_graph, plugins=plugins,
+        evaluator=evaluator, momentum=momentum, lr=0.01, train_epochs=7, **kwargs,
+    )  # fmt: skip
+    stream = tensors_stream(size=8, per_class=20) if stream is None else stream
+    metrics = [strategy.train(experience) for experience in stream.train_stream]
+    return strategy, metrics, seen.seen["after_training_epoch"]
+
+
+def assert_same_training(**kwargs):
+    plain, expected, none = trained(cuda_graph=False, **kwargs)
+    graphed, metrics, seen = trained(cuda_graph=True, **kwargs)
+    assert set(none) == {None}
+    assert metrics == expected
+    assert_same_state(state_of(graphed.model, graphed.ssl), state_of(plain.model, plain.ssl))
+    return seen
+
+
+@pytest.mark.parametrize("ssl", [None, *HEADS])
+def test_a_replayed_step_is_the_step_hook_by_hook(graphs, log, ssl):
+    seen = assert_same_training(ssl=ssl)
+    # 3 of the 14 full mini-batches of an experience warm up
+    assert [graph.num_replays for graph in seen] == 3 * [0, 1, 3, 5, 7, 9, 11]
+    assert {graph.num_captures for graph in seen[1:7]} == {1}
+    assert not log.records
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"plastic_classifier": "temporary"},
+        {"classifier_features": "plastic"},
+        {"stable_update": "ema"},
+        {"average_source": "momentum"},
+        {"precision": "bf16"},
+        {"views": lambda x: (x + torch.rand(len(x), 1, 1, 1), x.flip(-1))},
+        {"image_cache_bytes": 0},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_every_option_is_replayed(graphs, log, options):
+    seen = assert_same_training(**options)
+    assert seen[-1].num_replays == 11
+    assert not log.records
+
+
+def test_task_labels_are_replayed(graphs):
+    stream = nc_stream(task_labels=True, from_zero=True, size=8, per_class=20)
+    assert assert_same_training(stream=stream)[-1].num_replays == 11
+
+
+def test_views_of_ones_own_stay_outside(graphs):
+    """A graph would repeat the numbers that they drew when it was captured."""
+    drawn = []
+
+    def views(x):
+        drawn.append(len(x))
+        return x, x.flip(-1)
+
+    trained(cuda_graph=True, views=views)
+    assert drawn == 3 * 7 * [16, 16, 8]
+
+
+def test_another_learning_rate_is_captured_anew(graphs, log):
+    def scheduler(optimizer):
+        return MultiStepLR(optimizer, [6])
+
+    seen = assert_same_training(scheduler=scheduler)
+    assert seen[6].num_captures == 2
+    assert seen[6].num_replays == 2
+    seen = assert_same_training(classifier_scheduler=scheduler)
+    assert seen[6].num_captures == 2
+    assert not log.records
+
+
+def test_a_learning_rate_that_always_changes_ends_the_graph(graphs, log):
+    seen = assert_same_training(scheduler=lambda optimizer: StepLR(optimizer, 1, gamma=0.9))
+    assert {graph.num_captures for graph in seen} == {0, 1}
+    assert "change within 8 iterations" in log.text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda strategy: setattr(strategy, "supervised_weight", 1.0),
+        lambda strategy: strategy.model.plastic.conv.requires_grad_(False),
+        lambda strategy: strategy.model.plastic.norm.eval(),
+    ],
+    ids=["weight", "frozen layer", "frozen statistics"],
+)
+def test_what_a_graph_holds_fixed_may_change_at_an_epoch(graphs, change):
+    def at_last_epoch(strategy):
+        if strategy.clock.train_exp_epochs == 6:
+            change(strategy)
+
+    seen = assert_same_training(plugins=[Probe(before_training_epoch=at_last_epoch)])
+    assert seen[6].num_captures == 2
+
+
+PLUGINS = {
+    "after_forward": lambda: Probe(after_forward=lambda s: None),
+    "before_backward": LwFPlugin,
+    "after_backward": lambda: GEMPlugin(8, 0.5),
+    "before_update": lambda: Probe(before_update=lambda s: None),
+    "after_update": lambda: Probe(after_update=lambda s: None),
+}
+
+
+@pytest.mark.parametrize("hook", PLUGINS)
+def test_plugins_that_act_amid_an_iteration_are_heard(graphs, log, hook):
+    plugin = PLUGINS[hook]()
+    _, _, seen = trained(cuda_graph=True, plugins=[plugin])
+    assert set(seen) == {None}
+    assert f"{type(plugin).__name__} acts in `{hook}`" in log.text
+    assert len(log.records) == 3  # a line an experience
+
+
+def test_replay_is_not_graphed(graphs, log):
+    _, _, seen = trained(cuda_graph=True, plugins=[ReplayPlugin(mem_size=16)])
+    assert None not in seen[:7]
+    assert set(seen[7:]) == {None}
+    assert "mixes in samples of other experiences" in log.text
+
+
+def test_a_subclass_with_an_iteration_of_its_own_is_heard(graphs, log):
+    class Louder(DLCPAStrategy):
+        def criterion(self):
+            return 2 * super().criterion()
+
+    model = SmallCNN()
+    strategy = Louder(
+        model=model, optimizer=SGD(model.parameters(), lr=0.1), ssl=None, train_mb_size=16,
+        evaluator=None, plugins=[Probe(before_training_epoch=lambda s: s._graph)],
+    )  # fmt: skip
+    strategy.train(tensors_stream(size=8).train_stream[0])
+    assert strategy.plugins[0].seen["before_training_epoch"] == [None]
+    assert "Louder has a `criterion` of its own" in log.text
+
+
+def test_what_cannot_be_captured_goes_on_without(monkeypatch, log):
+    error = RuntimeError("Cannot copy between CPU and CUDA tensors during capture.\nMore words.")
+    monkeypatch.setitem(cuda_graph.BACKENDS, "cpu", OnStaticTensors(fails_with=error))
+    assert {graph.num_replays for graph in assert_same_training()} == {0}
+    assert log.messages[0] == (
+        "Iterations run without a CUDA graph: Cannot copy between CPU and CUDA tensors during "
+        "capture.."
+    )
+
+
+def test_a_learning_rate_of_avalanches_plugin_is_seen(graphs):
+    model = SmallCNN()
+    optimizer = SGD(model.parameters(), lr=0.01)
+    plugin = LRSchedulerPlugin(MultiStepLR(optimizer, [6]), reset_lr=False)
+    graphs_seen = Probe(after_training_epoch=lambda s: s._graph.num_captures)
+    strategy = strategy_of(
+        model, optimizer=optimizer, plugins=[plugin, graphs_seen], train_epochs=7
+    )
+    strategy.train(tensors_stream(size=8).train_stream[0])
+    assert graphs_seen.seen["after_training_epoch"][-2:] == [1, 2]
+
+
+def test_nothing_of_an_experience_stays(graphs):
+    strategy, _, _ = trained(cuda_graph=True)
+    assert strategy._graph is None
+    assert strategy._graph_loss.numel() == 0
+
+
+# Where a GPU is ----------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("ssl", [None, *HEADS])
+def test_a_graph_on_a_gpu_gives_the_weights_of_eager_iterations(ssl, precision):
+    options = {"ssl": ssl, "precision": precision, "device": "cuda"}
+    plain, _, _ = trained(cuda_graph=False, **options)
+    graphed, _, seen = trained(cuda_graph=True, **options)
+    assert seen[-1].num_replays == 11
+    expected = state_of(plain.model, plain.ssl)
+    for name, value in state_of(graphed.model, graphed.ssl).items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cuda_graph", [False, True])
+def test_no_iteration_waits_for_a_gpu(cuda_graph):
+    def forbid(strategy):
+        is_warm = strategy.clock.train_exp_epochs > 0
+        torch.cuda.set_sync_debug_mode("error" if is_warm else "default")
+
+    guard = Probe(
+        before_training_iteration=forbid,
+        after_training_epoch=lambda s: torch.cuda.set_sync_debug_mode("default"),
+    )
+    try:
+        trained(cuda_graph=cuda_graph, device="cuda", plugins=[guard])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+def test_an_optimizer_that_cannot_be_captured_trains_on_without(log):
+    model = SmallCNN()
+    graphs_seen = Probe(after_training_epoch=lambda s: s._graph.num_captures)
+    strategy = strategy_of(
+        model, optimizer=Adam(model.parameters(), lr=1e-3), ssl=small_head("simclr"),
+        plugins=[graphs_seen], train_epochs=4, device="cuda",
+    )  # fmt: skip
+    strategy.train(tensors_stream(size=8).train_stream[0])
+    assert graphs_seen.seen["after_training_epoch"] == [0, 0, 0, 0]
+    assert "capturable" in log.text
+    assert all(parameter.isfinite().all() for parameter in model.parameters())

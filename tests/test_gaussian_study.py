@@ -1,0 +1,223 @@
+"""`benchmarks.gaussian` on digits: one training, all variants, table and figure."""
+
+import copy
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from test_class_statistics import cloud
+
+from avalanche_dlcpa.class_statistics import class_statistics
+from benchmarks import gaussian, gaussian_judge, gaussian_report
+from benchmarks.cells import Cell
+from benchmarks.gaussian_variants import RIDGES, SHRINKAGES, TITLES, Combinations, Variants
+from benchmarks.run import run_cell, summary_of
+
+TWIN = "digits-cifar100-10"
+METHOD = "dlcpa-mocov2"
+
+
+@pytest.fixture(scope="module")
+def found():
+    return gaussian.study(METHOD, TWIN, 1)
+
+
+def matrix_of(result, scenario):
+    return np.array(result[scenario]["accuracy_matrix"], dtype=float)
+
+
+def test_all_variants_are_judged_in_both_scenarios_after_every_experience(found):
+    assert found["variants"].keys() == TITLES.keys()
+    for variant in found["variants"].values():
+        for scenario in ("class_il", "task_il"):
+            matrix = matrix_of(variant, scenario)
+            assert matrix.shape == (5, 5)
+            assert np.isfinite(matrix[np.tril_indices(5)]).all()
+            assert np.isnan(matrix[np.triu_indices(5, k=1)]).all()
+    assert found["plugin_seconds"] > 0
+    assert json.loads(json.dumps(found)) == found
+
+
+@pytest.mark.parametrize(("variant", "method"), [("linear", METHOD), ("map", f"{METHOD}-gaussian")])
+def test_linear_heads_and_the_drift_map_are_what_single_runs_evaluate(found, variant, method):
+    single = run_cell(Cell(method, TWIN, 1))
+    for scenario in ("class_il", "task_il"):
+        ours, theirs = matrix_of(found["variants"][variant], scenario), matrix_of(single, scenario)
+        difference = np.abs(ours - theirs)[np.tril_indices(5)].max()
+        assert difference <= (0 if variant == "linear" else 0.02)  # float64 against float32
+
+
+def test_other_methods_are_judged_too():
+    result = gaussian.study("naive", TWIN, 0, num_experiences=2, epochs=1)
+    assert result["num_experiences"] == 2
+    assert matrix_of(result["variants"]["oracle"], "class_il").shape == (2, 2)
+
+
+def test_on_the_validation_split_every_combination_is_judged_and_the_test_set_left_alone(
+    monkeypatch,
+):
+    read = set()
+    load = gaussian_judge.images_and_labels
+
+    def watched(experience):
+        read.add(experience.origin_stream.name)
+        return load(experience)
+
+    monkeypatch.setattr(gaussian_judge, "images_and_labels", watched)
+    result = gaussian.study(METHOD, TWIN, 0, validation=True, num_experiences=2, epochs=1)
+    assert read == {"train", "valid"}
+    assert result["judged_on"] == "valid_stream"
+    assert len(result["variants"]) == len(SHRINKAGES) * len(RIDGES) + 1
+    assert "shrinkage=0.1 ridge=inf" in result["variants"]
+
+
+@pytest.mark.parametrize(
+    ("method", "setting", "message"),
+    [
+        ("packnet", TWIN, "is not told the task, got packnet"),
+        ("joint", TWIN, "experience after experience .* got joint"),
+        ("naiv", TWIN, "Did you mean 'naive'"),
+        ("naive", "digitz", "Did you mean 'digits'"),
+    ],
+)
+def test_what_does_not_suit_is_refused(method, setting, message):
+    with pytest.raises(ValueError, match=message):
+        gaussian.study(method, setting, 0)
+
+
+# Variants ----------------------------------------------------------------------------------------
+
+
+def learned(learner, *, steps=2):
+    """Two experiences of three classes each, whose features move."""
+    for step in range(steps):
+        old, columns = cloud(60, seed=step)
+        new = 1.5 * old + 1
+        found = class_statistics(torch.cat([old, new], 1) if step else new, columns, num_classes=3)
+        learner.learn(found, new, columns + 3 * step)
+    return learner
+
+
+def test_under_linear_drift_the_map_is_the_oracle():
+    variants = learned(Variants(shrinkage=0.1, ridge=1e-9))
+    assert variants.classes == list(range(6))
+    first = 1.5 * (1.5 * cloud(60)[0] + 1) + 1
+    second = 1.5 * cloud(60, seed=1)[0] + 1
+    labels = torch.cat([cloud(60)[1], cloud(60, seed=1)[1] + 3])
+    variants.oracle = class_statistics(torch.cat([first, second]), labels, num_classes=6)
+    features = torch.cat([first, second])[::7]
+    scores = variants.scores(features, torch.zeros(len(features), 6))
+    torch.testing.assert_close(scores["map"], scores["oracle"], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(scores["ensemble"].argmax(1), scores["map"].argmax(1))
+    torch.testing.assert_close(scores["no-residual"], scores["map"], rtol=1e-4, atol=1e-4)
+    for other in ("stored", "mean-drift", "nearest-mean", "class-covariances"):
+        assert not torch.allclose(scores[other], scores["map"], atol=1e-2)
+
+
+def test_class_covariances_by_hand():
+    variants = learned(Variants(shrinkage=0.2, ridge=0.1), steps=1)
+    features, columns = cloud(60)
+    features = 1.5 * features + 1
+    test = features[:9]
+    ours = variants.scores(test, torch.zeros(9, 3))["class-covariances"]
+    for k in range(3):
+        own = features[columns == k].double().numpy()
+        covariance = np.cov(own.T, bias=True)
+        covariance = 0.8 * covariance + 0.2 * np.trace(covariance) / 5 * np.eye(5)
+        deviations = np.sqrt(np.diag(covariance))
+        inverse = np.linalg.inv(covariance / np.outer(deviations, deviations))
+        apart = test.double().numpy() - own.mean(axis=0)
+        distances = np.einsum("bi,ij,bj->b", apart, inverse, apart)
+        np.testing.assert_allclose(ours[:, k], -distances, rtol=1e-6)
+
+
+def test_combinations_hold_the_variants():
+    variants = learned(Variants(shrinkage=0.1, ridge=0.1))
+    variants.oracle = variants._known["map"]
+    combinations = learned(Combinations())
+    features = cloud(10, seed=9)[0]
+    one = variants.scores(features, torch.zeros(10, 6))
+    all_ = combinations.scores(features, torch.zeros(10, 6))
+    assert torch.equal(one["map"], all_["shrinkage=0.1 ridge=0.1"])
+    assert torch.equal(one["mean-drift"], all_["shrinkage=0.1 ridge=inf"])
+
+
+# Report ------------------------------------------------------------------------------------------
+
+
+def synthetic(accuracies, *, seed=0, judged_on="test_stream", method=METHOD):
+    def summary(accuracy):
+        return summary_of(np.where(np.tri(5, dtype=bool), accuracy, np.nan))
+
+    return {
+        "method": method,
+        "setting": "lab-cifar100-10",
+        "seed": seed,
+        "hyperparameters": {},
+        "shrinkage": 0.1,
+        "ridge": 0.1,
+        "epochs": 10,
+        "num_experiences": 5,
+        "judged_on": judged_on,
+        "training_seconds": 100.0,
+        "plugin_seconds": 2.0,
+        "variants": {
+            name: {"class_il": summary(accuracy), "task_il": summary(accuracy + 0.3)}
+            for name, accuracy in accuracies.items()
+        },
+    }
+
+
+ACCURACIES = dict(zip(TITLES, (0.2, 0.15, 0.18, 0.26, 0.25, 0.28, 0.22, 0.24, 0.27), strict=True))
+
+
+def test_the_table_has_means_deviations_cost_and_the_share_of_the_oracle():
+    other = {name: accuracy + 0.02 for name, accuracy in ACCURACIES.items()}
+    runs = [synthetic(ACCURACIES), synthetic(other, seed=1)]
+    table = gaussian_report.variants_table(runs)
+    entries = {row.label: [entry.text for entry in row.entries] for row in table.rows}
+    assert entries["Gaussian, drift map"][0] == "27.00 ± 1.41"
+    assert entries["trained linear heads"][1] == "51.00 ± 1.41"
+    assert gaussian_report.gain_share(runs, "class_il") == pytest.approx(0.06 / 0.08)
+    assert "75 % (Class-IL) and 75 % (Task-IL)" in table.notes[1]
+    assert "2.0 %" in table.notes[2]
+    assert gaussian_report.gain_share([synthetic(dict.fromkeys(TITLES, 0.3))], "task_il") is None
+
+
+def test_the_report_of_a_folder(tmp_path):
+    combinations = {"linear": 0.2, "shrinkage=0.1 ridge=1": 0.3, "shrinkage=0.3 ridge=1": 0.25}
+    for seed in (0, 1):
+        (tmp_path / f"a_seed{seed}.json").write_text(json.dumps(synthetic(ACCURACIES, seed=seed)))
+        trial = synthetic(combinations, seed=seed, judged_on="valid_stream")
+        (tmp_path / f"b_seed{seed}.json").write_text(json.dumps(trial))
+    page = gaussian_report.write_report(tmp_path).read_text()
+    assert "| Gaussian, drift map | 26.00 ± 0.00 |" in page
+    lines = [line for line in page.splitlines() if line.startswith("| shrinkage")]
+    assert lines[0].startswith("| shrinkage=0.1 ridge=1 | 30.00 | 60.00 |")
+    (figure,) = tmp_path.glob("*.png")
+    assert f"({figure.name})" in page
+    assert figure.stat().st_size > 5000
+    odd = copy.deepcopy(synthetic(ACCURACIES, seed=2))
+    odd["shrinkage"] = 0.2
+    (tmp_path / "c_seed2.json").write_text(json.dumps(odd))
+    with pytest.raises(ValueError, match=r"with one shrinkage, got \[0.1, 0.1, 0.2\]"):
+        gaussian_report.write_report(tmp_path)
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"Expected JSONs of benchmarks.gaussian in .* got none"):
+        gaussian_report.write_report(tmp_path)
+
+
+def test_from_the_command_line(tmp_path, monkeypatch, capsys):
+    words = ["--method", METHOD, "--setting", TWIN, "--num-experiences", "2", "--epochs", "1"]
+    monkeypatch.setattr(sys, "argv", ["gaussian", *words, "--out", str(tmp_path)])
+    gaussian.main()
+    result = json.loads((tmp_path / f"{TWIN}_{METHOD}_variants_seed0.json").read_text())
+    command = f"--method {METHOD} --setting {TWIN} --seed 0 --num-experiences 2 --epochs 1"
+    assert command in result["provenance"]["command"]
+    monkeypatch.setattr(sys, "argv", ["gaussian_report", str(tmp_path)])
+    gaussian_report.main()
+    assert "trained linear heads" in capsys.readouterr().out
