@@ -11,6 +11,7 @@ from avalanche_dlcpa.gaussian_plugin import GaussianClassifierPlugin
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead
 from avalanche_dlcpa.self_supervised_plugin import SelfSupervisedLossPlugin
 from avalanche_dlcpa.single_task import SingleTaskStrategy
+from avalanche_dlcpa.stable_loading import load_stable
 from avalanche_dlcpa.strategy import DLCPAStrategy
 from avalanche_dlcpa.training_guards import NonFiniteLossError
 from avalanche_dlcpa.views import PaperViews
@@ -26,4 +27,5 @@ __all__ = [
     "SelfSupervisedHead",
     "SelfSupervisedLossPlugin",
     "SingleTaskStrategy",
+    "load_stable",
 ]

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from avalanche_dlcpa.files import first_line, put_in_place, remove_draft, write_draft
+
 FORMAT = 1  # of what the file holds
 NUM_KEPT = 2
 _NAME = re.compile(r"checkpoint-(\d+)-([0-9a-f]{16})\.pt")
@@ -53,25 +55,20 @@ class CheckpointFolder:
         """
         draft = self.path / f".checkpoint-{os.getpid()}.tmp"
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            with draft.open("wb") as file:
-                torch.save({"format": FORMAT, **state}, file)
-                file.flush()
-                os.fsync(file.fileno())
+            write_draft(draft, lambda file: torch.save({"format": FORMAT, **state}, file))
             number = 1 + max((_number(path) for path in self._files()), default=0)
             path = self.path / f"checkpoint-{number:06d}-{_checksum(draft)}.pt"
-            draft.replace(path)
-            _sync_folder(self.path)
+            put_in_place(draft, path)
             self._remove_old()
         except (OSError, RuntimeError) as error:  # torch raises the latter where a write fails
             warnings.warn(
-                f"No checkpoint could be written to '{self.path}' ({_first_line(error)}): training "
+                f"No checkpoint could be written to '{self.path}' ({first_line(error)}): training "
                 "goes on, and the last checkpoint stands.",
                 stacklevel=2,
             )
             return None
         finally:
-            _remove(draft)
+            remove_draft(draft)
         return path
 
     def read(self, check: Callable[[State], None] = lambda state: None) -> State | None:
@@ -87,7 +84,7 @@ class CheckpointFolder:
             ValueError: There are checkpoints, and none is sound; says what is wrong with each.
         """
         for draft in [p for p in self._entries() if _DRAFT.fullmatch(p.name)]:
-            _remove(draft)  # of a process that was killed while writing
+            remove_draft(draft)  # of a process that was killed while writing
         problems = []
         for path in sorted(self._files(), key=_number, reverse=True):
             try:
@@ -132,11 +129,11 @@ def _read(path: Path) -> State:
             raise ValueError("It was cut short or altered: its checksum is not that of its name.")
         state = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
-        raise ValueError(f"It cannot be read ({_first_line(error)}).") from error
+        raise ValueError(f"It cannot be read ({first_line(error)}).") from error
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as error:
         raise ValueError(
             "It is no file of plain data, and was not loaded, so that no code in it could run "
-            f"({_first_line(error)})."
+            f"({first_line(error)})."
         ) from error
     version = state.get("format") if isinstance(state, dict) else None
     if version != FORMAT:
@@ -158,24 +155,3 @@ def _checksum(path: Path) -> str:
         while part := file.read(1 << 20):
             digest.update(part)
     return digest.hexdigest()
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        return  # the draft stays, and is no checkpoint
-
-
-def _sync_folder(path: Path) -> None:
-    """Make a rename survive a crash of the machine, where folders can be synced."""
-    if os.name == "posix":
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -6,6 +6,8 @@ Source: the paper's Section "Methods", overview and Eq. 4-5 (prediction in Task-
 from __future__ import annotations
 
 import copy
+import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,6 +17,14 @@ from torch import Tensor, nn
 from avalanche_dlcpa.batch_norm import batch_statistics
 from avalanche_dlcpa.experiences import classes_of, task_label_of
 from avalanche_dlcpa.model_head import detach_head
+from avalanche_dlcpa.stable_file import write_stable
+from avalanche_dlcpa.stable_model import (
+    ClassNames,
+    Normalization,
+    describe,
+    plain_model,
+    tensors_of,
+)
 from avalanche_dlcpa.task_classifiers import TaskClassifiers, frozen_classifiers
 
 BN_STATISTICS = ("running", "recalibrated", "batch")
@@ -45,6 +55,7 @@ class DualLearner(DynamicModule):
         gaussian: What answers in evaluation mode in the place of the classifiers, see
             `GaussianClassifierPlugin`; None: nothing does.
         num_averaged: Number of experiences in the average; a buffer, so that it is saved with it.
+        is_learning: Whether the stable learner is the mean with an experience that has not ended.
 
     Raises:
         ValueError: No linear layer, or more than one candidate, or an unknown name.
@@ -54,6 +65,7 @@ class DualLearner(DynamicModule):
     stable: nn.Module
     gaussian: TaskClassifiers | None
     num_averaged: Tensor
+    is_learning: bool = False
 
     def __init__(
         self, model: nn.Module, *, head: str | None = None, bn_statistics: str = "running"
@@ -131,6 +143,87 @@ class DualLearner(DynamicModule):
             loaded = frozen_classifiers(state_dict, f"{prefix}gaussian.")
             self.gaussian = loaded.to(self.num_averaged.device)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def stable_model(self) -> nn.Module:
+        """The stable learner with its classifiers, as a network of the user's own kind.
+
+        A copy in evaluation mode, which needs this package no more: the model that was given, with
+        a linear layer of all classes learned as its head. `torch.export` and ONNX take it. With a
+        Gaussian classifier that layer is the Gaussian one, as in evaluation.
+
+        Returns:
+            Network (B, ...) -> logits (B, K), the classes learned in the order of their labels
+            (and of task labels, where class labels restart in each task). Where these are 0 to
+            K - 1, the logits are those of this model in evaluation mode.
+
+        Raises:
+            ValueError: Nothing has been learned, or ``bn_statistics`` is "batch".
+
+        Example:
+            >>> from avalanche_dlcpa.backbones import resnet18
+            >>> model = DualLearner(resnet18(num_classes=10, width=4))
+            >>> model.classifiers.add(task_label=0, classes=[3, 5])
+            >>> network = model.stable_model()
+            >>> network(torch.rand(2, 3, 8, 8)).shape
+            torch.Size([2, 2])
+            >>> network.linear
+            Linear(in_features=32, out_features=2, bias=True)
+        """
+        if not self.classifiers.layers:
+            raise ValueError("Expected a model that has learned a task, got none: train it first.")
+        if self.bn_statistics == "batch":
+            raise ValueError(
+                "Expected a model whose prediction for an image depends on that image alone, got "
+                "bn_statistics='batch'. The stable learner has kept running statistics as well: "
+                "set `bn_statistics = 'running'` on the model to take it away with those."
+            )
+        return plain_model(self)
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        class_names: ClassNames | None = None,
+        image_shape: Sequence[int] | None = None,
+        normalization: Normalization | None = None,
+    ) -> None:
+        """Write `stable_model` to a safetensors file, with all that one needs to know about it.
+
+        The file is written whole or not at all. It holds neither the plastic learner nor any head
+        of a self-supervised loss; parameters of less than 32 bits are the rounded average. Read it
+        with `load_stable`, or go on learning from it with `DLCPAStrategy.from_stable`.
+
+        Args:
+            path: The file, such as ``"model.safetensors"``; one that is there is replaced.
+            class_names: Names by class label, such as a data set's ``classes``; a dict by (task
+                label, class label) where class labels restart. Default: the labels themselves.
+            image_shape: Shape of one input, such as (3, 32, 32). With it the file also holds the
+                answer to a fixed input, so that a network is refused that has the same tensors and
+                computes something else.
+            normalization: Mean and deviation of each channel, for those who will prepare inputs.
+
+        Raises:
+            ValueError: See `stable_model`; amid an experience; arguments that do not fit.
+            OSError: The file cannot be written; what was there before stays as it was.
+
+        Example::
+
+            strategy.model.export("model.safetensors", class_names=benchmark.class_names)
+        """
+        if self.is_learning or self.num_averaged == 0:
+            raise ValueError(
+                "Expected an export between two experiences, got one amid an experience, which the "
+                "average does not count yet: train it to its end, or use `stable_model()`."
+            )
+        model = self.stable_model()
+        info = describe(
+            self,
+            model,
+            class_names=class_names,
+            image_shape=image_shape,
+            normalization=normalization,
+        )
+        write_stable(path, tensors_of(model), info)
 
 
 def checked_features(features: Any, num_features: int) -> Tensor:

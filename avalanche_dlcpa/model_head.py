@@ -75,6 +75,13 @@ class _WithoutTaskLabels(nn.Module):
         return self.network(x, 0)
 
 
+class _LinearForAnyTask(nn.Linear):
+    """A linear layer where a multi-task model calls its head with task labels."""
+
+    def forward(self, features: Tensor, task_labels: object = None) -> Tensor:
+        return super().forward(features)
+
+
 def linear_of(head: nn.Module) -> nn.Linear:
     """The linear layer that a head is, or that an `IncrementalClassifier` holds."""
     return cast(nn.Linear, head.classifier if isinstance(head, IncrementalClassifier) else head)
@@ -102,6 +109,38 @@ def detach_head(model: nn.Module, name: str | None = None) -> tuple[nn.Module, H
     if isinstance(model, MultiTaskModule):
         return _WithoutTaskLabels(model), start
     return model, start
+
+
+def attach_head(features: nn.Module, weight: Tensor, bias: Tensor | None) -> None:
+    """Put a linear layer where the head stood in a feature extractor of `detach_head`, in place.
+
+    Args:
+        features: Maps (B, ...) to (B, D), and to logits (B, K) after this.
+        weight: Of the layer, (K, D), copied.
+        bias: Of the layer, (K,), copied; None for a layer without.
+    """
+    layer = nn.utils.skip_init(
+        _LinearForAnyTask if isinstance(features, _WithoutTaskLabels) else nn.Linear,
+        weight.shape[1],
+        weight.shape[0],
+        bias=bias is not None,
+        dtype=weight.dtype,
+        device=weight.device,
+    )
+    layer.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}))
+    parent_name, _, child_name = name_of_head(features).rpartition(".")
+    model_of(features).get_submodule(parent_name).register_module(child_name, layer)
+
+
+def model_of(features: nn.Module) -> nn.Module:
+    """The user's model in what `detach_head` made of it."""
+    return features.network if isinstance(features, _WithoutTaskLabels) else features
+
+
+def name_of_head(features: nn.Module) -> str:
+    """Name that the head had in the user's model, in what `detach_head` made of it."""
+    taps = [n for n, part in model_of(features).named_modules() if isinstance(part, _FeatureTap)]
+    return taps[0]
 
 
 def find_head(model: nn.Module, name: str | None = None) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -32,9 +32,9 @@ from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.experiences import classes_of, some_samples, task_label_of
 from avalanche_dlcpa.feeding import DEFAULT_CACHE_BYTES, cached
 from avalanche_dlcpa.gaussian_plugin import GaussianClassifierPlugin
+from avalanche_dlcpa.learned_state import fingerprint_of, learned_state, load_learned_state_
 from avalanche_dlcpa.learning_steps import LearningSteps
 from avalanche_dlcpa.loss_watch import LossWatch
-from avalanche_dlcpa.model_head import HeadStart
 from avalanche_dlcpa.optimizer import (
     adopt_parameters_,
     check_optimizer,
@@ -46,6 +46,14 @@ from avalanche_dlcpa.precision import PRECISIONS, autocast
 from avalanche_dlcpa.resumption import ResumableTemplate
 from avalanche_dlcpa.schedules import ExperienceSchedule, SchedulerFactory
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
+from avalanche_dlcpa.stable_file import checksum_of
+from avalanche_dlcpa.stable_loading import (
+    expect_trained,
+    load_classifiers_,
+    load_features_,
+    load_stable,
+)
+from avalanche_dlcpa.stable_model import tensors_of
 from avalanche_dlcpa.task_classifiers import ClassifierScope, scope_of
 from avalanche_dlcpa.training_guards import (
     AtLeastTwo,
@@ -219,6 +227,50 @@ class DLCPAStrategy(ResumableTemplate):
         self._graph_loss = torch.empty(0)
         self._own_loader: Any = None
         self._own_dataset: Any = None
+        self._from_stable: str | None = None
+
+    @classmethod
+    def from_stable(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        model: nn.Module,
+        optimizer: Optimizer,
+        **arguments: Any,
+    ) -> DLCPAStrategy:
+        """A strategy that goes on learning from a file of `DualLearner.export`.
+
+        Old classes have their classifiers, which stay as they are. The average goes on counting:
+        with t experiences in the file, the next makes the stable learner (Theta + t Phi) / (t + 1).
+        The plastic learner is not in the file; it starts from the stable one. Heads and optimizers
+        start anew, and classifiers of new classes as ever, from the rows of the given model's head.
+
+        Args:
+            path: The file. Loading runs no code from it.
+            model: Built as the one that was trained, with any weights and any number of classes.
+                It becomes the plastic learner, with the weights of the file.
+            optimizer: Of that model, such as ``SGD(model.parameters(), lr=0.005)``.
+            arguments: All others of the constructor but ``head``, which is in the file; a Gaussian
+                classifier is refused, as the statistics of old classes are not in the file.
+
+        Raises:
+            ValueError: See the constructor and `load_stable`; ``model`` may have got the weights.
+            OSError: There is no such file, or it cannot be read.
+
+        Example::
+
+            model = resnet18(num_classes=10)
+            strategy = DLCPAStrategy.from_stable(
+                "model.safetensors", model=model, optimizer=SGD(model.parameters(), lr=0.005)
+            )
+        """
+        loaded, info = load_stable(path, model)
+        expect_trained(info, arguments)
+        load_features_(model, loaded, info.head)
+        strategy = cls(model=model, optimizer=optimizer, head=info.head, **arguments)
+        load_classifiers_(strategy.model, loaded, info)
+        strategy._from_stable = checksum_of(tensors_of(loaded))
+        return strategy
 
     # Start of an experience ---------------------------------------------------------------------
 
@@ -241,6 +293,7 @@ class DLCPAStrategy(ResumableTemplate):
             watch=None if self.device.type == "cpu" else LossWatch(self.device),
         )
         self._average.begin(int(self.model.num_averaged))
+        self.model.is_learning = True
         self._alignment.begin(p for layer in scope.layers for p in layer.parameters())
         self._schedule.begin(self.optimizer)
         self._graph = self._step_graph() if self.cuda_graph else None
@@ -428,6 +481,7 @@ class DLCPAStrategy(ResumableTemplate):
     def _after_training_exp(self, **kwargs: Any) -> None:
         self._average.end(self._parameters_to_average())
         self.model.num_averaged += 1
+        self.model.is_learning = False
         if self.model.bn_statistics == "recalibrated":
             recalibrate_batch_norm_(
                 self.model.stable,
@@ -464,22 +518,7 @@ class DLCPAStrategy(ResumableTemplate):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that training changes, as tensors, numbers and strings in nested dicts."""
-        now = self._now
-        temporary = None if now is None or now.temporary is None else now.temporary.state_dict()
-        return {
-            "model": dict(self.model.state_dict()),
-            "num_outputs": self.model.classifiers.num_outputs,
-            "head_start": dataclasses.asdict(self.model.classifiers.start),
-            "ssl": None if self.ssl is None else dict(self.ssl.state_dict()),
-            "average": self._average.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "schedule": self._schedule.state_dict(),
-            "alignment": self._alignment.state_dict(),
-            "temporary": temporary,
-            "views": _state_of(self.views),
-            "criterion": _state_of(self._criterion),
-            "has_warned_of_one": self._at_least_two.warned,
-        }
+        return learned_state(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` told, between two experiences or amid the same one.
@@ -487,79 +526,11 @@ class DLCPAStrategy(ResumableTemplate):
         A state from the middle of an experience leaves optimizer and schedules alone until that
         experience has been set up.
         """
-        self.model.load_state_dict(state["model"])
-        self.model.classifiers.widen(state["num_outputs"])
-        self.model.classifiers.start = HeadStart(**state["head_start"])
-        if self.ssl is not None:
-            self.ssl.to(self.device)
-            self.ssl.load_state_dict(state["ssl"])
-        self._average.load_state_dict(state["average"])
-        self._schedule.load_state_dict(state["schedule"])
-        self._alignment.load_state_dict(state["alignment"])
-        if self._now is not None or not state["average"]["begun"]:
-            self.optimizer.load_state_dict(state["optimizer"])
-        if self._now is not None and self._now.temporary is not None:
-            self._now.temporary.load_state_dict(state["temporary"])
-        owners: list[tuple[Any, str]] = [(self.views, "views"), (self._criterion, "criterion")]
-        for owner, name in owners:
-            own = state[name]
-            if own is not None:
-                owner.load_state_dict(own)
-        self._at_least_two.warned = state["has_warned_of_one"]
-        if self._now is not None:
-            self._now.last_good.keep()
+        load_learned_state_(self, state)
 
     def fingerprint(self) -> dict[str, Any]:
         """What a run and its checkpoint must have in common, as plain data by name."""
-        modules = {"plastic": self.model.plastic, "head": self.ssl or nn.Module()}
-        shapes = {
-            f"{part}.{name}": [*tensor.shape, str(tensor.dtype)]
-            for part, module in modules.items()
-            for name, tensor in module.state_dict().items()
-        }
-        groups = [
-            {name: str(value) for name, value in group.items() if name != "params"}
-            for group in self.optimizer.param_groups
-        ]
-        return {
-            **shapes,
-            "num_features": self.model.num_features,
-            "optimizer": [type(self.optimizer).__name__, groups],
-            "ssl": _plain_options(self.ssl),
-            "views": _plain_options(self.views),
-            "criterion": _plain_options(self._criterion),
-            "supervised_weight": float(self.supervised_weight),
-            "precision": self.precision,
-            "image_cache_bytes": float(self.image_cache_bytes),
-            "cuda_graph": self.cuda_graph,
-            "classifier_lr": float(self._alignment.lr),
-            "scheduler": self._schedule.make_scheduler is not None,
-            "classifier_scheduler": self._alignment.schedule.make_scheduler is not None,
-            "average_source": self._average_source,
-            "bn_statistics": self.model.bn_statistics,
-            "stable_update": self._average.update,
-            "plastic_classifier": self.plastic_classifier,
-            "classifier_features": self.classifier_features,
-            "train_mb_size": self.train_mb_size,
-            "train_epochs": self.train_epochs,
-            "eval_mb_size": self.eval_mb_size,
-            "plugins": [type(plugin).__name__ for plugin in self.plugins],
-            "metrics": [_plain_options(metric) for metric in self.evaluator.metrics],
-        }
-
-
-def _state_of(value: Any) -> dict[str, Any] | None:
-    return dict(value.state_dict()) if hasattr(value, "state_dict") else None
-
-
-def _plain_options(value: Any) -> list[Any]:
-    """Class of an object, and those of its public attributes that are numbers or words."""
-    options = {
-        name: option
-        for name, option in getattr(value, "__dict__", {}).items()
-        if not name.startswith("_") and type(option) in (bool, int, float, str)
-    }
-    return [getattr(value, "__qualname__", type(value).__qualname__), options]
+        return fingerprint_of(self)
 
 
 def _as_dual_learner(model: nn.Module, head: str | None, bn_statistics: str | None) -> DualLearner:

@@ -113,7 +113,7 @@ class TaskClassifiers(nn.Module):
         """Logits of all classifiers side by side, (B, D) -> (B, K), columns as in `keys`."""
         if not self.layers:
             return features.new_zeros(len(features), 0)
-        return _linear(features, *_side_by_side(self.linears))
+        return _linear(features, *side_by_side(self.linears))
 
     def answer(self, logits: Tensor, task_labels: Tensor | int | None = None) -> Tensor:
         """Order logits (B, K) by class label, (B, W); see `DualLearner.forward`.
@@ -174,7 +174,8 @@ def frozen_classifiers(state_dict: dict[str, Tensor], prefix: str = "") -> TaskC
     return classifiers.requires_grad_(False)
 
 
-def _side_by_side(layers: list[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+def side_by_side(layers: list[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+    """Weight (K, D) and bias (K,), or None, of linear layers as one."""
     if len(layers) == 1:
         return layers[0].weight, layers[0].bias
     weight = torch.cat([layer.weight for layer in layers])
@@ -224,7 +225,7 @@ class ClassifierScope:
             features: Of the plastic learner (Eq. 6) or of the stable one (Eq. 9).
             frozen: Whether the classifiers only pass the gradient on to the features.
         """
-        weight, bias = _side_by_side(self.layers)
+        weight, bias = side_by_side(self.layers)
         if frozen:
             weight, bias = weight.detach(), None if bias is None else bias.detach()
         logits = _linear(features, weight, bias)

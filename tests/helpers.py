@@ -1,7 +1,11 @@
 """Small learnable streams, models and state snapshots that the tests share."""
 
+import contextlib
 import copy
+import os
 import random
+import resource
+import signal
 
 import numpy as np
 import torch
@@ -248,3 +252,30 @@ def optimized(optimizer):
 
 def clone(module):
     return copy.deepcopy(module)
+
+
+# Files ------------------------------------------------------------------------------------------
+
+
+class Bomb:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@contextlib.contextmanager
+def small_disk():
+    """Files may grow to 4,000 bytes and no further, as on a disk that is full.
+
+    Also those that pytest itself writes: to be left before it reports.
+    """
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)

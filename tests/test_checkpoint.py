@@ -1,13 +1,10 @@
 """Checkpoint files: the last two, whole or not at all, and nothing in them that could run."""
 
-import contextlib
-import os
 import pickle
-import resource
-import signal
 
 import pytest
 import torch
+from helpers import Bomb, small_disk
 
 from avalanche_dlcpa import checkpoint
 from avalanche_dlcpa.checkpoint import CheckpointFolder
@@ -101,14 +98,6 @@ def forge(folder, write):
     draft.replace(folder.path / f"checkpoint-000009-{checkpoint._checksum(draft)}.pt")
 
 
-class Bomb:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
-
-
 @pytest.mark.parametrize(
     "dump", [torch.save, lambda obj, path: path.write_bytes(pickle.dumps(obj))]
 )
@@ -143,22 +132,6 @@ def test_a_check_of_the_caller_refuses_too(tmp_path):
 
     with pytest.warns(UserWarning, match="Going on from checkpoint-000001.*It is of another run"):
         assert CheckpointFolder(folder.path).read(check)["number"] == 1
-
-
-@contextlib.contextmanager
-def small_disk():
-    """Files may grow to 4,000 bytes and no further, as on a disk that is full.
-
-    Also those that pytest itself writes: to be left before it reports.
-    """
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_a_full_disk_warns_and_leaves_those_before(tmp_path):

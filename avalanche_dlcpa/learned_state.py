@@ -1,0 +1,117 @@
+"""What a checkpoint holds of `DLCPAStrategy`, and what a run and its checkpoint have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from avalanche_dlcpa.model_head import HeadStart
+
+if TYPE_CHECKING:
+    from avalanche_dlcpa.strategy import DLCPAStrategy
+
+
+def learned_state(strategy: DLCPAStrategy) -> dict[str, Any]:
+    """Everything that training changes, as tensors, numbers and strings in nested dicts."""
+    now = strategy._now
+    temporary = None if now is None or now.temporary is None else now.temporary.state_dict()
+    return {
+        "model": dict(strategy.model.state_dict()),
+        "num_outputs": strategy.model.classifiers.num_outputs,
+        "head_start": dataclasses.asdict(strategy.model.classifiers.start),
+        "ssl": None if strategy.ssl is None else dict(strategy.ssl.state_dict()),
+        "average": strategy._average.state_dict(),
+        "optimizer": strategy.optimizer.state_dict(),
+        "schedule": strategy._schedule.state_dict(),
+        "alignment": strategy._alignment.state_dict(),
+        "temporary": temporary,
+        "views": _state_of(strategy.views),
+        "criterion": _state_of(strategy._criterion),
+        "has_warned_of_one": strategy._at_least_two.warned,
+    }
+
+
+def load_learned_state_(strategy: DLCPAStrategy, state: dict[str, Any]) -> None:
+    """Make a strategy go on from what `learned_state` told; see `DLCPAStrategy.load_state_dict`."""
+    now = strategy._now
+    strategy.model.load_state_dict(state["model"])
+    strategy.model.classifiers.widen(state["num_outputs"])
+    strategy.model.classifiers.start = HeadStart(**state["head_start"])
+    if strategy.ssl is not None:
+        strategy.ssl.to(strategy.device)
+        strategy.ssl.load_state_dict(state["ssl"])
+    strategy._average.load_state_dict(state["average"])
+    strategy.model.is_learning = state["average"]["begun"]
+    strategy._schedule.load_state_dict(state["schedule"])
+    strategy._alignment.load_state_dict(state["alignment"])
+    if now is not None or not state["average"]["begun"]:
+        strategy.optimizer.load_state_dict(state["optimizer"])
+    if now is not None and now.temporary is not None:
+        now.temporary.load_state_dict(state["temporary"])
+    owners: list[tuple[Any, str]] = [
+        (strategy.views, "views"),
+        (strategy._criterion, "criterion"),
+    ]
+    for owner, name in owners:
+        own = state[name]
+        if own is not None:
+            owner.load_state_dict(own)
+    strategy._at_least_two.warned = state["has_warned_of_one"]
+    if now is not None:
+        now.last_good.keep()
+
+
+def fingerprint_of(strategy: DLCPAStrategy) -> dict[str, Any]:
+    """What a run and its checkpoint must have in common, as plain data by name."""
+    modules = {"plastic": strategy.model.plastic, "head": strategy.ssl or nn.Module()}
+    shapes = {
+        f"{part}.{name}": [*tensor.shape, str(tensor.dtype)]
+        for part, module in modules.items()
+        for name, tensor in module.state_dict().items()
+    }
+    groups = [
+        {name: str(value) for name, value in group.items() if name != "params"}
+        for group in strategy.optimizer.param_groups
+    ]
+    return {
+        **shapes,
+        "from_stable": strategy._from_stable,
+        "num_features": strategy.model.num_features,
+        "optimizer": [type(strategy.optimizer).__name__, groups],
+        "ssl": _plain_options(strategy.ssl),
+        "views": _plain_options(strategy.views),
+        "criterion": _plain_options(strategy._criterion),
+        "supervised_weight": float(strategy.supervised_weight),
+        "precision": strategy.precision,
+        "image_cache_bytes": float(strategy.image_cache_bytes),
+        "cuda_graph": strategy.cuda_graph,
+        "classifier_lr": float(strategy._alignment.lr),
+        "scheduler": strategy._schedule.make_scheduler is not None,
+        "classifier_scheduler": strategy._alignment.schedule.make_scheduler is not None,
+        "average_source": strategy._average_source,
+        "bn_statistics": strategy.model.bn_statistics,
+        "stable_update": strategy._average.update,
+        "plastic_classifier": strategy.plastic_classifier,
+        "classifier_features": strategy.classifier_features,
+        "train_mb_size": strategy.train_mb_size,
+        "train_epochs": strategy.train_epochs,
+        "eval_mb_size": strategy.eval_mb_size,
+        "plugins": [type(plugin).__name__ for plugin in strategy.plugins],
+        "metrics": [_plain_options(metric) for metric in strategy.evaluator.metrics],
+    }
+
+
+def _state_of(value: Any) -> dict[str, Any] | None:
+    return dict(value.state_dict()) if hasattr(value, "state_dict") else None
+
+
+def _plain_options(value: Any) -> list[Any]:
+    """Class of an object, and those of its public attributes that are numbers or words."""
+    options = {
+        name: option
+        for name, option in getattr(value, "__dict__", {}).items()
+        if not name.startswith("_") and type(option) in (bool, int, float, str)
+    }
+    return [getattr(value, "__qualname__", type(value).__qualname__), options]
