@@ -209,6 +209,8 @@ def subclasses(module, parent):
 
 
 def test_the_page_lists_the_plugins_as_tested():
+    import test_gaussian_plugin  # noqa: F401 - registers its tests
+
     rows = table("Plugins")
     assert names_with(rows, "works") == TESTED["plugins"]
     assert {n: cells[1] for n, cells in rows.items() if cells[0] == "refused"} == dict(REFUSED)
