@@ -1,11 +1,13 @@
 # make demo: the main job on embedded real data; make test: the whole test suite; make soak: 20 kills.
-# All build .venv.
+# All build .venv. make test-oldest: the suite on the oldest versions, in .venv-oldest.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOLO_LEARN := solo-learn==1.0.2
+OLDEST_PYTHON ?= python3.10
+OLDEST := .venv-oldest
 
-.PHONY: demo test soak lint types check install clean
+.PHONY: demo test test-oldest soak lint types check install clean
 
 install: $(VENV)/.installed
 
@@ -22,6 +24,15 @@ demo: install
 test: install
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+test-oldest: $(OLDEST)/.installed
+	$(OLDEST)/bin/python -m pytest $(PYTEST_ARGS)
+
+$(OLDEST)/.installed: setup.cfg constraints-oldest.txt
+	$(OLDEST_PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --constraint constraints-oldest.txt --editable ".[dev]"
+	$(OLDEST)/bin/python -m pip install --quiet --no-deps $(SOLO_LEARN)
+	touch $@
+
 # A run is killed 20 times; the report goes into benchmarks/results/.
 soak: install
 	$(BIN)/python -W ignore -m benchmarks.soak --kills 20
@@ -36,4 +47,4 @@ types: install
 check: lint types test
 
 clean:
-	rm -rf $(VENV) demo-results
+	rm -rf $(VENV) $(OLDEST) demo-results

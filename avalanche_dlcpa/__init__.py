@@ -8,6 +8,7 @@ from avalanche_dlcpa.alignment_plugin import ClassifierAlignmentPlugin
 from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
 from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.gaussian_plugin import GaussianClassifierPlugin
+from avalanche_dlcpa.random_states import seed_everything
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead
 from avalanche_dlcpa.self_supervised_plugin import SelfSupervisedLossPlugin
 from avalanche_dlcpa.single_task import SingleTaskStrategy
@@ -28,4 +29,5 @@ __all__ = [
     "SelfSupervisedLossPlugin",
     "SingleTaskStrategy",
     "load_stable",
+    "seed_everything",
 ]

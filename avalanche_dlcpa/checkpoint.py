@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from avalanche_dlcpa.files import first_line, put_in_place, remove_draft, write_draft
+from avalanche_dlcpa.folder_lock import FolderLock, lock_folder
 
 FORMAT = 1  # of what the file holds
 NUM_KEPT = 2
@@ -31,7 +32,7 @@ class CheckpointFolder:
     """A folder with the last checkpoints of one run.
 
     Args:
-        path: The folder; it is made with the first checkpoint.
+        path: The folder; it is made by `lock`, or with the first checkpoint.
 
     Raises:
         ValueError: ``path`` is a file.
@@ -42,6 +43,15 @@ class CheckpointFolder:
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"Expected a folder for checkpoints, got the file '{self.path}'.")
         self._refused: set[Path] = set()
+        self._lock: FolderLock | None = None
+
+    def lock(self) -> None:
+        """Keep other processes out as long as this object lives; see `lock_folder`.
+
+        Raises:
+            ValueError: Another process is working in the folder.
+        """
+        self._lock = lock_folder(self.path)
 
     def write(self, state: State) -> Path | None:
         """Write a checkpoint, and remove those before the last two.

@@ -6,17 +6,21 @@ Avalanche's classic and new-style streams name classes and tasks differently, or
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 from torch import Tensor
+
+MOST_LABEL = 999_999  # answers have a column for each label up to the largest
 
 
 def classes_of(experience: Any) -> list[int]:
     """The class labels of an experience, sorted.
 
     Raises:
-        ValueError: The experience holds no samples, or does not tell its classes.
+        ValueError: The experience holds no samples, or does not tell its classes, or its labels are
+            no whole numbers from 0 to 999,999.
     """
     if len(experience.dataset) == 0:
         raise ValueError(
@@ -32,7 +36,20 @@ def classes_of(experience: Any) -> list[int]:
                 "`targets`, got neither: build the stream with as_classification_dataset(...)."
             )
         classes = getattr(targets, "uniques", None) or set(targets)
-    return sorted({int(label) for label in classes})
+    return sorted({_checked_label(label) for label in classes})
+
+
+def _checked_label(label: Any) -> int:
+    try:
+        number = operator.index(label)
+    except TypeError:
+        number = -1
+    if not 0 <= number <= MOST_LABEL:
+        raise ValueError(
+            f"Expected class labels to be whole numbers from 0 to {MOST_LABEL}, got {label!r}: "
+            "number the classes from 0 on."
+        )
+    return number
 
 
 def task_label_of(experience: Any) -> int:

@@ -1,12 +1,51 @@
-"""The random states of Python, NumPy and torch as plain data, to draw on where one stopped."""
+"""Random numbers: one seed for all generators, and their states as plain data to go on from."""
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any
 
 import numpy as np
 import torch
+from avalanche.training.determinism.rng_manager import RNGManager
+
+MOST_SEED = 2**32 - 1  # of NumPy's generator
+
+
+def seed_everything(seed: int, *, deterministic: bool = False) -> None:
+    """Seed Python, NumPy and torch on the CPU and all CUDA devices, for runs that repeat.
+
+    On a CPU the same seed gives the same bits, on the same machine with the same versions and
+    number of threads. On CUDA some of torch's operations add up in any order, and cuDNN may choose
+    other algorithms from run to run; ``deterministic=True`` forbids both, at some cost of speed.
+
+    Args:
+        seed: From 0 to 2**32 - 1.
+        deterministic: Whether to switch torch to deterministic algorithms for the whole process:
+            `torch.use_deterministic_algorithms`, cuDNN without its search for the fastest, and
+            ``CUBLAS_WORKSPACE_CONFIG=:4096:8`` where it is not set. cuBLAS reads that when it
+            starts, so call this before anything runs on a GPU. A model with an operation that has
+            no deterministic form, such as the backward pass of adaptive average pooling to more
+            than one cell, then raises a RuntimeError that names it. False leaves all of it alone.
+
+    Raises:
+        ValueError: ``seed`` out of range.
+
+    Example:
+        >>> seed_everything(0)
+        >>> first = torch.rand(3)
+        >>> seed_everything(0)
+        >>> torch.equal(torch.rand(3), first)
+        True
+    """
+    if not 0 <= seed <= MOST_SEED:
+        raise ValueError(f"Expected `seed` to be from 0 to {MOST_SEED}, got {seed}.")
+    RNGManager.set_random_seeds(seed)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cudnn.benchmark = False
+        torch.use_deterministic_algorithms(True)
 
 
 def random_states(device: torch.device) -> dict[str, Any]:

@@ -57,7 +57,8 @@ class ResumableTemplate(SupervisedTemplate):
         of Python, NumPy and torch; generators of the user's own are not kept.
 
         Args:
-            folder: Where the checkpoints are, the last two; it is made when the first is written.
+            folder: Where the checkpoints are, the last two; it is made, and locked against other
+                processes as long as this strategy lives.
             every_epochs: Epochs between two checkpoints.
             every_minutes: Minutes between two inside an epoch, 0 for one after each iteration;
                 None: none there.
@@ -66,8 +67,9 @@ class ResumableTemplate(SupervisedTemplate):
             How many experiences have been learned already.
 
         Raises:
-            ValueError: Training has begun; checkpoints of another run, or only damaged ones; a
-                plugin or metric with a state that a checkpoint cannot hold; arguments out of range.
+            ValueError: Training has begun; another process that uses the folder; checkpoints of
+                another run, or only damaged ones; a plugin or metric with a state that a checkpoint
+                cannot hold; arguments out of range.
 
         Example::
 
@@ -94,6 +96,7 @@ class ResumableTemplate(SupervisedTemplate):
             every_seconds=None if every_minutes is None else 60 * every_minutes,
             fingerprint=self.fingerprint(),
         )
+        run.folder.lock()
         run.restored = run.folder.read(lambda state: expect_same(state, run.fingerprint))
         if run.restored is not None:
             run.calls = [Call(**call) for call in run.restored["calls"]]

@@ -42,6 +42,7 @@ from avalanche_dlcpa.optimizer import (
     split_parameters,
 )
 from avalanche_dlcpa.pickling import let_dill_find
+from avalanche_dlcpa.plugin_guards import check_plugins
 from avalanche_dlcpa.precision import PRECISIONS, autocast
 from avalanche_dlcpa.resumption import ResumableTemplate
 from avalanche_dlcpa.schedules import ExperienceSchedule, SchedulerFactory
@@ -112,7 +113,7 @@ class DLCPAStrategy(ResumableTemplate):
         train_epochs: Epochs an experience.
         eval_mb_size: Mini-batch size at evaluation.
         device: Where to train.
-        plugins: Avalanche's plugins.
+        plugins: Avalanche's plugins; those that would do nothing or harm are refused.
         evaluator: Metrics and loggers.
         eval_every: See Avalanche's `SupervisedTemplate`.
         peval_mode: See Avalanche's `SupervisedTemplate`.
@@ -190,6 +191,7 @@ class DLCPAStrategy(ResumableTemplate):
         device = torch.device(device)
         parameters = split_parameters(model, head)
         check_optimizer(optimizer, parameters, self.ssl)
+        check_plugins([*(plugins or ()), criterion], optimizer, eval_every)
 
         # All is checked; from here on the user's model and optimizer are changed.
         dual = _as_dual_learner(model, head, bn_statistics)

@@ -207,7 +207,8 @@ class ClassifierScope:
         layers: The classifiers that hold these classes.
         columns: Their columns in the layers side by side, (K,); None: all, in order.
         labels: Class label of each of them, (K,).
-        lookup: Column of a (task label, class label), (tasks, W), -1 for any other class.
+        lookup: Column of a (task label, class label), (tasks + 1, W + 1), -1 for any other class,
+            and in the last row and column, where -1 and labels beyond W lead.
         groups: Where samples of several tasks come together: the group of each column, (K,), and
             columns compete within their group; None: all with all.
     """
@@ -234,19 +235,29 @@ class ClassifierScope:
     def targets(self, labels: Tensor, task_labels: Tensor | None) -> Tensor:
         """Columns (B,) of the class labels (B,) of a mini-batch.
 
+        On a device where one would have to wait for it, a label that is not of the experience gets
+        the column -1, at which torch's cross-entropy stops.
+
         Raises:
-            ValueError: A replayed sample of a class that has never been trained.
+            ValueError: Labels that are no whole numbers, or those of classes that are not of the
+                experience, or, with samples of earlier tasks, of classes never trained.
         """
+        if labels.is_floating_point() or labels.dtype == torch.bool:
+            raise ValueError(f"Expected class labels to be whole numbers, got {labels.dtype}.")
+        labels = labels.long()  # as an index, bytes would be a mask
         tasks = torch.zeros_like(labels) if task_labels is None else task_labels
-        if self.groups is None:
-            return self.lookup[tasks, labels]
-        most = torch.tensor(self.lookup.shape, device=labels.device) - 1
-        targets = self.lookup[tasks.minimum(most[0]), labels.minimum(most[1])]
-        strange = (targets < 0) | (tasks > most[0]) | (labels > most[1])
-        if strange.any():
+        num_tasks, num_labels = self.lookup.shape
+        targets = self.lookup[tasks.clamp(-1, num_tasks - 1), labels.clamp(-1, num_labels - 1)]
+        if self.groups is None and labels.device.type != "cpu":
+            return targets
+        if (targets < 0).any():
+            strange = labels[targets < 0].unique().tolist()
             raise ValueError(
-                "Expected replayed samples of classes trained before, got class labels "
-                f"{labels[strange].unique().tolist()}: start with an empty buffer."
+                f"Expected replayed samples of classes trained before, got class labels {strange}: "
+                "start with an empty buffer."
+                if self.groups is not None
+                else f"Expected labels of the classes of the experience, got {strange}: `targets` "
+                "of its dataset must tell the labels that it delivers."
             )
         return targets
 
@@ -297,7 +308,7 @@ def scope_of(
     kept = range(len(keys)) if mixed else [i for i, key in enumerate(keys) if key in current]
     columns = None if len(kept) == len(keys) else torch.tensor(kept, device=device)
     keys, groups = [keys[i] for i in kept], [groups[i] for i in kept]
-    lookup = torch.full((max(t for t, _ in keys) + 1, classifiers.num_outputs), -1)
+    lookup = torch.full((max(t for t, _ in keys) + 2, classifiers.num_outputs + 1), -1)
     for index, (task, label) in enumerate(keys):
         lookup[task, label] = index
     return ClassifierScope(

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from avalanche.training.determinism.rng_manager import RNGManager
 from avalanche.training.plugins import EvaluationPlugin
 
-from avalanche_dlcpa import GaussianClassifierPlugin
+from avalanche_dlcpa import GaussianClassifierPlugin, seed_everything
 from avalanche_dlcpa.gaussian_plugin import RIDGE, SHRINKAGE
 from avalanche_dlcpa.training_guards import preserved_random_states
 from benchmarks.cells import Cell
@@ -85,7 +84,7 @@ def study(
         validation_fraction=0.1 if validation else 0.0,
         dataset_root=dataset_root,
     )
-    RNGManager.set_random_seeds(seed)
+    seed_everything(seed)
     plugin = _Timed()
     strategy = _strategy(method, plan, hyperparameters, plugin, device)
     judge = Judge(

@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 from avalanche.core import SupervisedPlugin
-from avalanche.training.determinism.rng_manager import RNGManager
 
+from avalanche_dlcpa import seed_everything
 from avalanche_dlcpa.cuda_graph import BACKENDS, Function
 from avalanche_dlcpa.precision import PRECISIONS
 from benchmarks.cells import Cell, result_path
@@ -65,7 +65,7 @@ def compare(
     """
     weights, times, replayed = [], [], 0
     for cuda_graph in (False, True):
-        RNGManager.set_random_seeds(0)
+        seed_everything(0)
         clock = _Iterations()
         strategy = make_strategy(
             head=head,
@@ -128,7 +128,7 @@ def row(cell: Cell, *, device: str, dataset_root: str | None, seconds: float) ->
     """Train a cell task by task as long as the next one is likely to fit; yields results so far."""
     start = time.perf_counter()
     origin = provenance(cell, device)
-    RNGManager.set_random_seeds(cell.seed)
+    seed_everything(cell.seed)
     training = Training(cell, dataset_root=dataset_root, device=device)
     for learned in training.steps():
         spent = time.perf_counter() - start

@@ -30,12 +30,16 @@ import torch
 from avalanche.core import SupervisedPlugin
 from avalanche.evaluation import PluginMetric
 from avalanche.evaluation.metrics import ConfusionMatrix
-from avalanche.training.determinism.rng_manager import RNGManager
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.templates import SupervisedTemplate
 
 import avalanche_dlcpa
-from avalanche_dlcpa import DLCPAStrategy, NonFiniteLossError, SelfSupervisedLossPlugin
+from avalanche_dlcpa import (
+    DLCPAStrategy,
+    NonFiniteLossError,
+    SelfSupervisedLossPlugin,
+    seed_everything,
+)
 from avalanche_dlcpa.accuracy_matrix import (
     accuracy_over_experiences,
     average_incremental_accuracy,
@@ -87,7 +91,7 @@ def run_cell(
     """
     origin = provenance(cell, device)  # of the code as it is now: a run may outlast a commit
     setting = SETTINGS[cell.setting]
-    RNGManager.set_random_seeds(cell.seed)
+    seed_everything(cell.seed)
     if cell.method in ANALYSES:
         found = ANALYSES[cell.method].run(
             setting,

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 from avalanche.benchmarks import NCScenario
-from avalanche.training.determinism.rng_manager import RNGManager
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.utils.data import DataLoader
 
+from avalanche_dlcpa import seed_everything
 from avalanche_dlcpa.model_head import detach_head
 from avalanche_dlcpa.self_supervised_plugin import SelfSupervisedLossPlugin
 from benchmarks.methods import METHODS
@@ -66,7 +66,7 @@ def train_single_tasks(
     stream = setting.make_stream(
         augment=ssl is None, validation_fraction=validation_fraction, dataset_root=dataset_root
     )
-    RNGManager.set_random_seeds(seed)
+    seed_everything(seed)
     network = setting.make_network(setting.num_classes)
     start, _ = detach_head(copy.deepcopy(network))
     plugins = [] if ssl is None else [SelfSupervisedLossPlugin(ssl, views=setting.make_views())]

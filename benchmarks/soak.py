@@ -26,12 +26,11 @@ from typing import Any
 import numpy as np
 import torch
 from avalanche.core import SupervisedPlugin
-from avalanche.training.determinism.rng_manager import RNGManager
 from avalanche.training.plugins import EvaluationPlugin
 from torch.optim import SGD
 from torch.optim.lr_scheduler import MultiStepLR
 
-from avalanche_dlcpa import DLCPAStrategy
+from avalanche_dlcpa import DLCPAStrategy, seed_everything
 from avalanche_dlcpa.metrics import scenario_metrics
 from avalanche_dlcpa.self_supervised import MoCoV2
 from avalanche_dlcpa.streams import split_digits
@@ -63,7 +62,7 @@ def _say(word: str) -> None:
 
 def life(folder: Path, *, epochs: int, num_tasks: int, num_workers: int, disturbed: bool) -> None:
     """One life of the run: from its last checkpoint to the end, if nobody ends it before."""
-    RNGManager.set_random_seeds(0)
+    seed_everything(0)
     stream = split_digits(5)
     model = ThreeLayerCNN(10, width=8)
     scenarios, announcer = scenario_metrics(), _Announcer()

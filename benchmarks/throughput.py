@@ -27,7 +27,7 @@ from avalanche.training.plugins import EvaluationPlugin
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from avalanche_dlcpa import DLCPAStrategy, backbones, streams
+from avalanche_dlcpa import DLCPAStrategy, backbones, seed_everything, streams
 from avalanche_dlcpa.precision import PRECISIONS
 from avalanche_dlcpa.self_supervised import HEADS
 from benchmarks.memory import kept_bytes, peak_bytes, reset_peak
@@ -117,7 +117,7 @@ def measure(
     """
     gc.collect()
     reset_peak(device)
-    torch.manual_seed(0)
+    seed_everything(0)
     stopwatch = Stopwatch(rounds)
     strategy = make_strategy(
         head=head,
@@ -171,7 +171,7 @@ def growth(
         A row for experiences 1, 2, 5, 10, ... and the last: classes so far, median milliseconds of
         an iteration, and bytes of all tensors that stay, those of the classifiers and the others.
     """
-    torch.manual_seed(0)
+    seed_everything(0)
     times = IterationTimes()
     strategy = make_strategy(
         head=head,

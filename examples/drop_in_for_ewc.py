@@ -4,11 +4,12 @@ from avalanche.training.plugins import EvaluationPlugin
 from torch.nn import CrossEntropyLoss
 from torch.optim import SGD
 
-from avalanche_dlcpa import DLCPAStrategy
+from avalanche_dlcpa import DLCPAStrategy, seed_everything
 from avalanche_dlcpa.backbones import resnet18
 from avalanche_dlcpa.metrics import scenario_metrics
 from avalanche_dlcpa.streams import split_digits
 
+seed_everything(0)
 benchmark = split_digits(5)
 model = resnet18(num_classes=10, in_channels=1, width=8)
 class_il, task_il = scenario_metrics()

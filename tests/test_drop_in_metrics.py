@@ -37,6 +37,7 @@ from helpers import (
     state_of,
     strategy_of,
 )
+from matrix import proves
 
 from avalanche_dlcpa.metrics import scenario_metrics
 
@@ -92,6 +93,7 @@ def outcome():
     )
 
 
+@proves("metrics", "accuracy_metrics", "accuracy_matrix_metrics")
 def test_accuracies_agree_with_the_class_il_matrix(outcome):
     results, _, class_il, _ = outcome
     for index in range(3):
@@ -114,6 +116,7 @@ def test_training_accuracy_counts_the_classes_of_the_task(outcome):
         assert results[f"{name}/train_phase/train_stream/Task000"] > 0.6
 
 
+@proves("metrics", "loss_metrics")
 def test_loss(outcome):
     results, strategy, *_ = outcome
     images, labels = zip(
@@ -127,6 +130,7 @@ def test_loss(outcome):
         assert 0 < results[f"{name}/train_phase/train_stream/Task000"] < 100
 
 
+@proves("metrics", "bwt_metrics", "forgetting_metrics", "forward_transfer_metrics")
 def test_transfer(outcome):
     results, _, class_il, _ = outcome
     bwt = class_il[1, 0] - class_il[0, 0]
@@ -136,6 +140,15 @@ def test_transfer(outcome):
     assert results[f"StreamForwardTransfer/{TEST}"] == 0  # a class never trained is never answered
 
 
+@proves(
+    "metrics",
+    "timing_metrics",
+    "ram_usage_metrics",
+    "disk_usage_metrics",
+    "cpu_usage_metrics",
+    "gpu_usage_metrics",
+    "MAC_metrics",
+)
 def test_time_and_resources(outcome):
     results = outcome[0]
     assert results[f"Time_Stream/{TEST}/Task000"] > 0
@@ -149,6 +162,7 @@ def test_time_and_resources(outcome):
     assert results[f"MAC_Exp/{TEST}/Task000/Exp000"] >= features.result() > 0
 
 
+@proves("metrics", "confusion_matrix_metrics", "class_accuracy_metrics", "amca_metrics")
 def test_confusion_and_class_accuracy(outcome):
     results, _, class_il, _ = outcome
     matrix = results[f"ConfusionMatrix_Stream/{TEST}"]
@@ -163,6 +177,7 @@ def test_confusion_and_class_accuracy(outcome):
     assert results["Top1_AMCA_Stream/test_stream/Task000"] <= max(per_class)
 
 
+@proves("metrics", "topk_acc_metrics", "mean_scores_metrics")
 def test_top_k_and_scores(outcome):
     results = outcome[0]
     for index in range(3):
@@ -172,6 +187,7 @@ def test_top_k_and_scores(outcome):
     assert -100 < results["MeanScores/train_phase/train_stream/new_classes"] < 100
 
 
+@proves("metrics", "images_samples_metrics", "labels_repartition_metrics", "WeightCheckpoint")
 def test_samples_and_weights(outcome):
     results, strategy, *_ = outcome
     assert results["images/train_phase/train_stream/Task000"].image.ndim == 3

@@ -26,6 +26,7 @@ from helpers import (
     strategy_of,
     tensors_stream,
 )
+from matrix import proves
 from torch import nn
 from torch.optim import SGD
 
@@ -133,6 +134,7 @@ def test_statistics_are_those_of_the_stable_features_and_old_ones_are_mapped(bn_
     assert plugin.keys == [(0, k) for k in range(6)]
 
 
+@proves("plugins", "GaussianClassifierPlugin")
 def test_the_model_answers_with_the_linear_discriminants_of_the_statistics():
     strategy, _ = dlcpa()
     stream = tensors_stream(**SHAPE)

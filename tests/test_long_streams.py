@@ -1,5 +1,6 @@
 """500 experiences: the average stays exact, only the classifiers grow, and no step slows down."""
 
+import gc
 import statistics
 import time
 
@@ -40,6 +41,11 @@ class Seconds(SupervisedPlugin):
         self.all.append(time.process_time() - self.start)
 
 
+def num_objects():
+    gc.collect()
+    return len(gc.get_objects())
+
+
 @pytest.fixture(scope="module")
 def long_run():
     """A strategy after 500 experiences of one class and six samples each, and what was noted."""
@@ -58,7 +64,7 @@ def long_run():
         criterion=lambda logits, y: (logits - 1).square().mean(),
         plugins=[Seconds()],
     )
-    mean, sizes = None, {}
+    mean, sizes, objects = None, {}, {}
     for t, experience in enumerate(stream.train_stream, start=1):
         strategy.train(experience)
         plastic = [p.detach().double() for p in strategy.model.plastic.parameters()]
@@ -68,12 +74,12 @@ def long_run():
             else [m + (p - m) / t for m, p in zip(mean, plastic, strict=True)]
         )
         if t in (100, NUM_EXPERIENCES):
-            sizes[t] = kept_bytes(strategy)
-    return strategy, mean, sizes
+            sizes[t], objects[t] = kept_bytes(strategy), num_objects()
+    return strategy, mean, sizes, objects
 
 
 def test_the_average_is_exact(long_run):
-    strategy, mean, _ = long_run
+    strategy, mean, *_ = long_run
     assert strategy.model.num_averaged == NUM_EXPERIENCES
     for ours, exact in zip(strategy.model.stable.parameters(), mean, strict=True):
         assert (ours - exact).abs().max() <= 1e-5
@@ -81,9 +87,15 @@ def test_the_average_is_exact(long_run):
 
 
 def test_only_the_classifiers_grow(long_run):
-    _, _, sizes = long_run
+    _, _, sizes, objects = long_run
     classifier = 4 * (NUM_FEATURES + 1)
     assert sizes[NUM_EXPERIENCES] - sizes[100] == (NUM_EXPERIENCES - 100) * classifier
+
+    before = num_objects()
+    layers = [nn.Linear(NUM_FEATURES, 1) for _ in range(100)]
+    of_a_layer = (num_objects() - before) / len(layers)
+    growth = (objects[NUM_EXPERIENCES] - objects[100]) / (NUM_EXPERIENCES - 100)
+    assert growth < of_a_layer + 10  # the layer is listed here and there, and so is its experience
 
 
 def test_no_iteration_slows_down(long_run):

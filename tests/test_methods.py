@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from avalanche.training.determinism.rng_manager import RNGManager
 from avalanche.training.plugins import EvaluationPlugin
 
+from avalanche_dlcpa import seed_everything
 from avalanche_dlcpa.self_supervised import HEADS
 from benchmarks.cells import Cell
 from benchmarks.grids import GRIDS
@@ -28,7 +28,7 @@ def trained(method, *, setting=TWIN, train_epochs=2, **changes):
     """The strategy of a method after the whole stream of a digits setting."""
     plan, chosen = SETTINGS[setting], METHODS[method]
     stream = plan.make_stream(task_labels=chosen.needs_task_labels)
-    RNGManager.set_random_seeds(0)
+    seed_everything(0)
     strategy = chosen.build(
         ThreeLayerCNN(width=8),
         setting=plan,

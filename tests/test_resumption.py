@@ -1,6 +1,7 @@
 """A run that is broken off anywhere and started again ends with the very same bits."""
 
 import random
+import shutil
 from types import FunctionType
 
 import numpy as np
@@ -421,6 +422,7 @@ def test_a_disk_that_is_full_stops_nothing(tmp_path):
     run = Run()
     run.strategy.resume(tmp_path / "run", **EVERY)
     folder = run.strategy._run.folder.path
+    shutil.rmtree(folder)
     folder.write_text("in the way")
     with pytest.warns(UserWarning, match="No checkpoint could be written"):
         run.go()

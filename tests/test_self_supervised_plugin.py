@@ -32,7 +32,6 @@ from helpers import (
     seed_everything,
     small_head,
     state_of,
-    strategy_of,
 )
 from torch import nn
 from torch.nn import CrossEntropyLoss
@@ -40,7 +39,7 @@ from torch.optim import SGD, Adam, AdamW
 from torch.optim.lr_scheduler import StepLR
 from walker import holding, reachable, shaped_like
 
-from avalanche_dlcpa import SelfSupervisedLossPlugin
+from avalanche_dlcpa import DualLearner, SelfSupervisedLossPlugin
 from avalanche_dlcpa.pickling import let_dill_find
 from avalanche_dlcpa.self_supervised import MoCoV2, SelfSupervisedHead
 
@@ -495,9 +494,10 @@ def test_arguments(arguments, error, message):
 
 
 def test_a_strategy_with_a_loss_of_its_own():
-    strategy = strategy_of(SmallCNN(4), ssl="simclr", plugins=[ssl_plugin()])
+    model = DualLearner(SmallCNN(4))
+    naive = Naive(model=model, optimizer=SGD(model.parameters(), lr=0.1), plugins=[ssl_plugin()])
     with pytest.raises(ValueError, match="use the argument `ssl` of DLCPAStrategy"):
-        strategy.train(stream().train_stream[0])
+        naive.train(stream().train_stream[0])
 
 
 def test_a_strategy_without_a_loss():
