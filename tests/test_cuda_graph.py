@@ -12,9 +12,7 @@ import torch
 from avalanche.evaluation.metrics import accuracy_metrics, loss_metrics
 from avalanche.training.plugins import (
     EvaluationPlugin,
-    GEMPlugin,
     LRSchedulerPlugin,
-    LwFPlugin,
     ReplayPlugin,
 )
 from helpers import (
@@ -180,18 +178,9 @@ def test_what_a_graph_holds_fixed_may_change_at_an_epoch(graphs, change):
     assert seen[6].num_captures == 2
 
 
-PLUGINS = {
-    "after_forward": lambda: Probe(after_forward=lambda s: None),
-    "before_backward": LwFPlugin,
-    "after_backward": lambda: GEMPlugin(8, 0.5),
-    "before_update": lambda: Probe(before_update=lambda s: None),
-    "after_update": lambda: Probe(after_update=lambda s: None),
-}
-
-
-@pytest.mark.parametrize("hook", PLUGINS)
+@pytest.mark.parametrize("hook", cuda_graph.HOOKS_AMID)
 def test_plugins_that_act_amid_an_iteration_are_heard(graphs, log, hook):
-    plugin = PLUGINS[hook]()
+    plugin = Probe(**{hook: lambda strategy: None})
     _, _, seen = trained(cuda_graph=True, plugins=[plugin])
     assert set(seen) == {None}
     assert f"{type(plugin).__name__} acts in `{hook}`" in log.text
