@@ -17,6 +17,8 @@ from avalanche.training.plugins import EvaluationPlugin
 from torch import Tensor
 from torch.optim import Optimizer
 
+from avalanche_dlcpa.files import first_line
+
 Function = Callable[[], tuple[Tensor, ...]]
 
 # Hooks and methods that Avalanche calls from the start of a forward pass on.
@@ -140,7 +142,7 @@ class StepGraph:
         try:
             self._replay = self.backend.capture(functools.partial(self.step, *self._inputs))
         except RuntimeError as error:
-            self._give_up(str(error).splitlines()[0] if str(error) else type(error).__name__)
+            self._give_up(first_line(error).rstrip("."))
             return
         self._captured, self.num_replays = fixed, 0
         self.num_captures += 1

@@ -46,7 +46,7 @@ from avalanche_dlcpa.plugin_guards import check_plugins
 from avalanche_dlcpa.precision import PRECISIONS, autocast
 from avalanche_dlcpa.resumption import ResumableTemplate
 from avalanche_dlcpa.schedules import ExperienceSchedule, SchedulerFactory
-from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
+from avalanche_dlcpa.self_supervised import HEADS, SelfSupervisedHead, make_head
 from avalanche_dlcpa.stable_file import checksum_of
 from avalanche_dlcpa.stable_loading import (
     expect_trained,
@@ -104,7 +104,7 @@ class DLCPAStrategy(ResumableTemplate):
             another loader in place. Otherwise, and with 0, Avalanche's loader feeds the strategy.
         cuda_graph: Whether, on a CUDA device, iterations are replayed as one graph where plugins,
             optimizer and model allow it (see `avalanche_dlcpa.cuda_graph`); a log line says why
-            not. Random choices of the model's own must come from torch.
+            not. Random choices of the model and the criterion must come from torch.
         precision: Of all passes through the learners and the momentum encoder: ``"float32"``, or
             ``"bf16"`` for torch's autocast to bfloat16. Parameters, averages, classifiers, losses
             and the statistics of batch norm are in float32 either way.
@@ -458,6 +458,8 @@ class DLCPAStrategy(ResumableTemplate):
         reason = reason_against(self, DLCPAStrategy)
         if self._now.scope.groups is not None:
             reason = "a plugin mixes in samples of other experiences"
+        if self.ssl is not None and type(self.ssl) not in HEADS.values():
+            reason = f"{type(self.ssl).__name__} may count or draw on the host, unseen by a graph"
         if reason is not None:
             report(reason)
             return None

@@ -32,7 +32,7 @@ from benchmarks.throughput import make_strategy, one_experience
 ITERATIONS = 50
 TOLERANCE = 1e-2  # of the change that training made, relative
 HEADS = ("mocov2", "simclr", "byol")
-EVALUATION_SHARE = 1.1  # of a task's time, what evaluating one task more takes
+NEXT_TASK = 1.1  # its time over the mean of those so far: there is more to evaluate
 
 
 class WithoutCapture:
@@ -133,7 +133,7 @@ def row(cell: Cell, *, device: str, dataset_root: str | None, seconds: float) ->
     for learned in training.steps():
         spent = time.perf_counter() - start
         yield result_of(cell, {**training.found(), "learned": learned}, origin)
-        if spent + EVALUATION_SHARE * spent / learned > seconds:
+        if spent + NEXT_TASK * spent / learned > seconds:
             return
 
 

@@ -187,6 +187,18 @@ def test_plugins_that_act_amid_an_iteration_are_heard(graphs, log, hook):
     assert len(log.records) == 3  # a line an experience
 
 
+def test_a_head_of_ones_own_is_not_graphed(graphs, log):
+    class Own(HEADS["simclr"]):
+        pass
+
+    strategy = strategy_of(
+        SmallCNN(), ssl=Own(), plugins=[seen := Probe(after_training_epoch=counts)]
+    )
+    strategy.train(tensors_stream(size=8).train_stream[0])
+    assert seen.seen["after_training_epoch"] == [None]
+    assert "Own may count or draw on the host" in log.text
+
+
 def test_replay_is_not_graphed(graphs, log):
     _, _, seen = trained(cuda_graph=True, plugins=[ReplayPlugin(mem_size=16)])
     assert None not in seen[:7]
@@ -215,7 +227,7 @@ def test_what_cannot_be_captured_goes_on_without(monkeypatch, log):
     assert {graph.num_replays for graph in assert_same_training()} == {0}
     assert log.messages[0] == (
         "Iterations run without a CUDA graph: Cannot copy between CPU and CUDA tensors during "
-        "capture.."
+        "capture."
     )
 
 
