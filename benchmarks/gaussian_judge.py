@@ -6,23 +6,23 @@ import collections
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from avalanche_dlcpa import DualLearner
 from avalanche_dlcpa.accuracy_matrix import accuracy_matrix
 from avalanche_dlcpa.class_statistics import ClassStatistics, class_statistics, merged
 from avalanche_dlcpa.experiences import classes_of
 from avalanche_dlcpa.frozen_extractor import FrozenExtractor
 from avalanche_dlcpa.metrics import predicted_classes
+from benchmarks.gaussian_training import LearnedNetwork
 from benchmarks.gaussian_variants import Combinations, Variants
 from benchmarks.run import summary_of
-from benchmarks.single_task_training import BATCH_SIZE, features_of, images_and_labels
+from benchmarks.single_task_training import features_of, images_and_labels
 
 SCENARIOS = ("class_il", "task_il")
 
 
 class Judge:
-    """Lets Gaussian classifiers learn from a model's features, and keeps all accuracies.
+    """Lets Gaussian classifiers learn from a network's features, and keeps all accuracies.
 
     Args:
         learner: The Gaussian classifiers.
@@ -36,9 +36,9 @@ class Judge:
         self._accuracies: dict[tuple[str, str], dict[tuple[int, int], float]]
         self._accuracies = collections.defaultdict(dict)
 
-    def judge(self, model: nn.Module, experience: Any) -> None:
+    def judge(self, network: LearnedNetwork, experience: Any) -> None:
         """Learn from the features after an experience, and judge on all experiences so far."""
-        now = FrozenExtractor(model)
+        now = network.extractor
         images, labels = images_and_labels(experience)
         features = _features(now, images)
         before = [] if self._before is None else [_features(self._before, images)]
@@ -48,7 +48,7 @@ class Judge:
             self.learner.oracle = self._statistics_of_all(now)
         self._before = now
         for task in range(len(self._learned)):
-            self._judge_on(task, model, now)
+            self._judge_on(task, network)
 
     def _statistics_of_all(self, now: FrozenExtractor) -> ClassStatistics:
         """Of all images of all classes met so far, which no exemplar-free method has."""
@@ -62,14 +62,17 @@ class Judge:
         assert total is not None
         return total
 
-    def _judge_on(self, task: int, model: nn.Module, now: FrozenExtractor) -> None:
+    @torch.no_grad()
+    def _judge_on(self, task: int, network: LearnedNetwork) -> None:
         experience = self.stream[task]
         images, labels = images_and_labels(experience)
-        logits = _logits(model, images)
-        scores = self.learner.scores(_features(now, images), logits)
+        features = _features(network.extractor, images)
+        logits = network.head(features)
         columns = torch.tensor(self.learner.classes)
-        answers = {name: (own, columns) for name, own in scores.items()}
-        answers["linear"] = (logits, torch.arange(logits.shape[1]))
+        trained = torch.tensor(network.classes)
+        beside = logits[:, torch.searchsorted(trained, columns)]
+        answers = {n: (own, columns) for n, own in self.learner.scores(features, beside).items()}
+        answers["linear"] = (logits, trained)
         place = (len(self._learned) - 1, task)
         classes = torch.tensor(classes_of(experience))
         for name, (own, names) in answers.items():
@@ -98,12 +101,3 @@ def _features(extractor: FrozenExtractor, images: Tensor) -> Tensor:
     device = next(extractor.parameters()).device
     return features_of(extractor, images, device=device).cpu()
 
-
-@torch.no_grad()
-def _logits(model: nn.Module, images: Tensor) -> Tensor:
-    """Of the trained heads, by class label."""
-    if isinstance(model, DualLearner):
-        model.gaussian = None
-    model.eval()
-    device = next(model.parameters()).device
-    return torch.cat([model(batch.to(device)).cpu() for batch in images.split(BATCH_SIZE)])

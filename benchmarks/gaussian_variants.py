@@ -82,7 +82,7 @@ class Variants:
 
         Args:
             features: (N, D).
-            logits: Of the trained heads, by class label, (N, W).
+            logits: Of the trained heads, columns as in `classes`, (N, K).
 
         Returns:
             By name of the variant, scores of shape (N, K); the largest wins.
@@ -99,7 +99,7 @@ class Variants:
             "nearest-mean": _linear(features, self._known["map"], 1.0),
             "class-covariances": self._by_class_covariances(features),
             "ensemble": found["map"].log_softmax(1)
-            + logits[:, self.classes].double().log_softmax(1),
+            + logits.double().log_softmax(1),
         }
 
     def _by_class_covariances(self, features: Tensor) -> Tensor:

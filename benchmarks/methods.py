@@ -54,6 +54,8 @@ class Method:
         keeps_samples: Whether it keeps samples of earlier tasks.
         needs_task_labels: Whether it has to be told the task, and gives Task-IL alone.
         learns_at_once: Whether it learns all experiences together.
+        channels_last: Whether the network is laid out channels last, which convolutions want on
+            GPUs and CPUs; A-GEM of Avalanche fails to flatten such gradients.
         trains_as: Name of the method that trains alike, whose hyperparameters apply; None: its own.
     """
 
@@ -63,6 +65,7 @@ class Method:
     keeps_samples: bool = False
     needs_task_labels: bool = False
     learns_at_once: bool = False
+    channels_last: bool = True
     trains_as: str | None = None
 
 
@@ -228,7 +231,9 @@ METHODS = {
     "cumulative": Method("Cumulative", _avalanche(Cumulative), keeps_samples=True),
     # Methods with a buffer
     "gem": Method("GEM", _gradient_memory(GEM), keeps_samples=True),
-    "agem": Method("A-GEM", _gradient_memory(AGEM), keeps_samples=True),
+    "agem": Method(
+        "A-GEM", _gradient_memory(AGEM), keeps_samples=True, channels_last=False
+    ),
     "der": Method("DER", _avalanche(DER, mem_size=BUFFER_SIZE, beta=0.0), keeps_samples=True),
     "der++": Method("DER++", _avalanche(DER, mem_size=BUFFER_SIZE), keeps_samples=True),
     "replay": Method("Replay", _avalanche(Replay, mem_size=BUFFER_SIZE), keeps_samples=True),

@@ -150,8 +150,6 @@ def _train_and_judge(
 class Training:
     """The training of a cell: a strategy, its stream, and what is found on the way.
 
-    On a GPU the network is laid out channels last, which its convolutions want.
-
     Args:
         cell: A method, not an analysis.
         dataset_root: Folder of the data; None: Avalanche's default.
@@ -178,7 +176,7 @@ class Training:
         self._class_il, self._task_il = scenario_metrics()
         self._confusion = _Confusion(setting.num_classes)
         network = setting.make_network(setting.num_classes)
-        if torch.device(device).type == "cuda":
+        if self.method.channels_last:
             network = network.to(memory_format=torch.channels_last)
         self.strategy = self.method.build(
             network,

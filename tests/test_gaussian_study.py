@@ -1,6 +1,8 @@
 """`benchmarks.gaussian` on digits: one training, all variants, table and figure."""
 
 import copy
+import dataclasses
+import functools
 import json
 import sys
 
@@ -12,16 +14,24 @@ from test_class_statistics import cloud
 from avalanche_dlcpa.class_statistics import class_statistics
 from benchmarks import gaussian, gaussian_judge, gaussian_report
 from benchmarks.cells import Cell
+from benchmarks.gaussian_training import Training
 from benchmarks.gaussian_variants import RIDGES, SHRINKAGES, TITLES, Combinations, Variants
 from benchmarks.run import run_cell, summary_of
+from benchmarks.settings import SETTINGS
 
 TWIN = "digits-cifar100-10"
 METHOD = "dlcpa-mocov2"
 
 
 @pytest.fixture(scope="module")
-def found():
-    return gaussian.study(METHOD, TWIN, 1)
+def networks(tmp_path_factory):
+    """Of a training on digits, whose validation split is held out."""
+    return tmp_path_factory.mktemp("networks")
+
+
+@pytest.fixture(scope="module")
+def found(networks):
+    return gaussian.study(Training(METHOD, TWIN, 1), networks)
 
 
 def matrix_of(result, scenario):
@@ -41,7 +51,15 @@ def test_all_variants_are_judged_in_both_scenarios_after_every_experience(found)
 
 
 @pytest.mark.parametrize(("variant", "method"), [("linear", METHOD), ("map", f"{METHOD}-gaussian")])
-def test_linear_heads_and_the_drift_map_are_what_single_runs_evaluate(found, variant, method):
+def test_linear_heads_and_the_drift_map_are_what_single_runs_evaluate(
+    found, variant, method, monkeypatch
+):
+    split = SETTINGS[TWIN].make_stream
+    held_out = functools.partial(split, validation_fraction=0.1)
+    plan = dataclasses.replace(
+        SETTINGS[TWIN], make_stream=lambda **options: held_out(**{**options, **held_out.keywords})
+    )
+    monkeypatch.setitem(SETTINGS, TWIN, plan)
     single = run_cell(Cell(method, TWIN, 1))
     for scenario in ("class_il", "task_il"):
         ours, theirs = matrix_of(found["variants"][variant], scenario), matrix_of(single, scenario)
@@ -49,14 +67,29 @@ def test_linear_heads_and_the_drift_map_are_what_single_runs_evaluate(found, var
         assert difference <= (0 if variant == "linear" else 0.02)  # float64 against float32
 
 
-def test_other_methods_are_judged_too():
-    result = gaussian.study("naive", TWIN, 0, num_experiences=2, epochs=1)
+def test_networks_that_are_there_are_judged_without_training_again(found, networks, monkeypatch):
+    def refuse(*arguments, **options):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(Training, "run", refuse)
+    again = gaussian.study(Training(METHOD, TWIN, 1), networks, validation=True)
+    assert again["judged_on"] == "valid_stream"
+    assert again["training_seconds"] == found["training_seconds"]
+    assert again["provenance"]["training"] == found["provenance"]["training"]
+    with pytest.raises(ValueError, match=r"'seed': 2.* got those of .*'seed': 1.*remove the"):
+        gaussian.study(Training(METHOD, TWIN, 2), networks)
+
+
+def test_a_training_that_was_cut_short_starts_anew(tmp_path):
+    training = Training("naive", TWIN, 0, num_experiences=2, epochs=1)
+    (tmp_path / "experience0.pt").write_bytes(b"cut short")
+    result = gaussian.study(training, tmp_path)
     assert result["num_experiences"] == 2
     assert matrix_of(result["variants"]["oracle"], "class_il").shape == (2, 2)
 
 
 def test_on_the_validation_split_every_combination_is_judged_and_the_test_set_left_alone(
-    monkeypatch,
+    tmp_path, monkeypatch
 ):
     read = set()
     load = gaussian_judge.images_and_labels
@@ -66,7 +99,8 @@ def test_on_the_validation_split_every_combination_is_judged_and_the_test_set_le
         return load(experience)
 
     monkeypatch.setattr(gaussian_judge, "images_and_labels", watched)
-    result = gaussian.study(METHOD, TWIN, 0, validation=True, num_experiences=2, epochs=1)
+    training = Training(METHOD, TWIN, 0, num_experiences=2, epochs=1)
+    result = gaussian.study(training, tmp_path, validation=True)
     assert read == {"train", "valid"}
     assert result["judged_on"] == "valid_stream"
     assert len(result["variants"]) == len(SHRINKAGES) * len(RIDGES) + 1
@@ -84,7 +118,7 @@ def test_on_the_validation_split_every_combination_is_judged_and_the_test_set_le
 )
 def test_what_does_not_suit_is_refused(method, setting, message):
     with pytest.raises(ValueError, match=message):
-        gaussian.study(method, setting, 0)
+        Training(method, setting, 0)
 
 
 # Variants ----------------------------------------------------------------------------------------

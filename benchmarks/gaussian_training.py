@@ -1,0 +1,204 @@
+"""One training for `benchmarks.gaussian`: the network after each experience, kept to be judged."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from avalanche.training.plugins import EvaluationPlugin
+from torch import nn
+
+from avalanche_dlcpa import DualLearner, GaussianClassifierPlugin, seed_everything
+from avalanche_dlcpa.frozen_extractor import FrozenExtractor
+from avalanche_dlcpa.model_head import find_head
+from benchmarks.cells import Cell
+from benchmarks.methods import METHODS
+from benchmarks.names import expect_known
+from benchmarks.run import Silent, expect_finite, origin_of, save_json
+from benchmarks.settings import SETTINGS, Setting
+from benchmarks.single_task_training import BATCH_SIZE
+
+RECORD = "training.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """A training, done or to be done.
+
+    Attributes:
+        method: Of `METHODS`; one that learns experience after experience.
+        setting: Of `SETTINGS`; the method runs with its hyperparameters there.
+        seed: Of network, order of samples and views.
+        num_experiences: To learn, of those of the stream; None: those of the setting.
+        epochs: An experience; None: those of the setting.
+
+    Raises:
+        ValueError: An unknown name, or a method that does not suit.
+    """
+
+    method: str
+    setting: str
+    seed: int
+    num_experiences: int | None = None
+    epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        chosen = METHODS[expect_known("method", self.method, METHODS)]
+        expect_known("setting", self.setting, SETTINGS)
+        if chosen.needs_task_labels or chosen.learns_at_once:
+            raise ValueError(
+                "Expected a method that learns experience after experience and is not told the "
+                f"task, got {self.method}."
+            )
+
+    @property
+    def plan(self) -> Setting:
+        """The setting as this training takes it."""
+        plan = SETTINGS[self.setting]
+        return dataclasses.replace(
+            plan,
+            epochs=self.epochs or plan.epochs,
+            num_experiences=self.num_experiences or plan.num_experiences,
+        )
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return f"{self.setting}_{self.method}_seed{self.seed}"
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """What it is, as results tell it."""
+        return {
+            "method": self.method,
+            "setting": self.setting,
+            "seed": self.seed,
+            "hyperparameters": Cell(self.method, self.setting, self.seed).hyperparameters,
+            "epochs": self.plan.epochs,
+            "num_experiences": self.plan.num_experiences,
+        }
+
+    def stream(self, dataset_root: str | None) -> Any:
+        """Its stream; the validation split is held out, so that one training serves all uses."""
+        return self.plan.make_stream(
+            augment=not METHODS[self.method].draws_views,
+            validation_fraction=0.1,
+            dataset_root=dataset_root,
+        )
+
+    def done(self, folder: Path) -> bool:
+        """Whether its networks are in a folder.
+
+        Raises:
+            ValueError: Those of another training are.
+        """
+        path = folder / RECORD
+        if not path.exists():
+            return False
+        found = json.loads(path.read_text(encoding="utf-8"))["words"]
+        if found != self.words:
+            raise ValueError(
+                f"Expected the networks of {self.words} in {folder}, got those of {found}: remove "
+                "the folder, or choose another one."
+            )
+        return True
+
+    def run(self, folder: Path, *, dataset_root: str | None, device: str, command: list[str]) -> None:
+        """Train, and keep the network after each experience in a folder; the record comes last."""
+        origin = origin_of(command, device)
+        folder.mkdir(parents=True, exist_ok=True)
+        stream = self.stream(dataset_root)
+        seed_everything(self.seed)
+        plugin = _Timed()
+        strategy = self._strategy(plugin, device)
+        seconds = 0.0
+        for step, experience in enumerate(stream.train_stream[: self.plan.num_experiences]):
+            start = time.perf_counter()
+            strategy.train(experience, eval_streams=[])
+            seconds += time.perf_counter() - start
+            expect_finite(strategy, step + 1)
+            torch.save(_state_of(strategy.model), folder / f"experience{step}.pt")
+            print(f"learned {step + 1} experiences", flush=True)
+        record = {
+            "words": self.words,
+            "training_seconds": seconds - plugin.seconds,
+            "plugin_seconds": plugin.seconds,
+            "provenance": origin,
+        }
+        save_json(record, folder / RECORD)
+
+    def network(self, step: int, folder: Path, *, device: str) -> LearnedNetwork:
+        """The network after an experience, from a folder."""
+        state = torch.load(folder / f"experience{step}.pt", weights_only=True)
+        classes = state.pop("classes").tolist()
+        network = self.plan.make_network(len(classes))
+        network.load_state_dict(state)
+        return LearnedNetwork(network, classes, device)
+
+    def _strategy(self, plugin: _Timed, device: str) -> Any:
+        chosen, plan = METHODS[self.method], self.plan
+        return chosen.build(
+            plan.make_network(plan.num_classes),
+            setting=plan,
+            **self.words["hyperparameters"],
+            **({"views": plan.make_views()} if chosen.draws_views else {}),
+            train_mb_size=plan.batch_size,
+            train_epochs=plan.epochs,
+            eval_mb_size=BATCH_SIZE,
+            device=device,
+            plugins=[plugin],
+            evaluator=EvaluationPlugin(loggers=[Silent()]),
+        )
+
+
+class LearnedNetwork:
+    """A network as a method left it after an experience.
+
+    Args:
+        network: (B, C, H, W) -> (B, K); of DLCPA the stable learner with its classifiers.
+        classes: Labels of the K classes.
+        device: Of the extractor.
+
+    Attributes:
+        extractor: Its features.
+        head: Its last layer, (B, D) -> (B, K), on the CPU.
+    """
+
+    def __init__(self, network: nn.Module, classes: list[int], device: str):
+        self.extractor = FrozenExtractor(network).to(device)
+        self.head = network.get_submodule(find_head(network))
+        self.classes = classes
+
+
+class _Timed(GaussianClassifierPlugin):
+    """The plugin, with the seconds that its work takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = 0.0
+
+    def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """Time it."""
+        start = time.perf_counter()
+        super().before_training_exp(strategy, **kwargs)
+        self.seconds += time.perf_counter() - start
+
+    def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """Time it."""
+        start = time.perf_counter()
+        super().after_training_exp(strategy, **kwargs)
+        self.seconds += time.perf_counter() - start
+
+
+def _state_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Of the plain network that predicts with the trained heads, and the labels of its classes."""
+    if isinstance(model, DualLearner):
+        model.gaussian = None  # the plugin makes it anew after the next experience
+        labels = torch.tensor(sorted(label for _, label in model.classifiers.keys))
+        return {**model.stable_model().state_dict(), "classes": labels}
+    num_classes = model.get_submodule(find_head(model)).out_features
+    return {**model.state_dict(), "classes": torch.arange(num_classes)}
