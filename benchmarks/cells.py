@@ -73,8 +73,12 @@ class Cell:
         """
         if self.validation:
             return dict(self.changes)
-        method = "stl" if self.method in ANALYSES else METHODS[self.method].trains_as or self.method
-        return {**hyperparameters_of(method, self.setting), **dict(self.changes)}
+        return {**hyperparameters_of(self.trains_as, self.setting), **dict(self.changes)}
+
+    @property
+    def trains_as(self) -> str:
+        """The method whose hyperparameters it takes."""
+        return "stl" if self.method in ANALYSES else METHODS[self.method].trains_as or self.method
 
     @property
     def words(self) -> list[str]:

@@ -78,16 +78,23 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _tune(cells: Iterable[Cell], words: argparse.Namespace) -> None:
-    """Choose the hyperparameters of the cells' methods, where they have a grid."""
+    """Choose the hyperparameters of the cells' methods, where they have a grid.
+
+    Raises:
+        ValueError: Not one trial of a method has a result.
+    """
     methods: dict[str, list[str]] = {}
     for cell in cells:
-        source = SETTINGS[cell.setting].tuned_on or cell.setting
-        if cell.method in GRIDS.get(source, {}) and cell.method not in methods.get(source, []):
-            methods.setdefault(source, []).append(cell.method)
+        source, method = SETTINGS[cell.setting].tuned_on or cell.setting, cell.trains_as
+        if method in GRIDS.get(source, {}) and method not in methods.get(source, []):
+            methods.setdefault(source, []).append(method)
     for setting, chosen in methods.items():
         print(f"tuning {', '.join(chosen)} in {setting}, on the validation split", flush=True)
         with tempfile.TemporaryDirectory() as folder:
-            tune(setting, chosen, [0], pool_of(words, Path(folder)), folder=Path(folder))
+            run = pool_of(words, Path(folder))
+            failures = tune(setting, chosen, [0], run, folder=Path(folder))
+        for cell, reason in failures.items():
+            print(f"failed: {cell.name}: {reason}")
         choose(setting, chosen)
 
 
@@ -101,14 +108,16 @@ def main() -> None:
         run = pool_of(words, folder)
     except (ValueError, ImportError) as error:
         parser.error(str(error))
-    if words.tune:
-        _tune(cells, words)
-    missing, done, refused = sort_out(cells, folder)
-    print(f"{len(cells)} cells: {len(done)} are there, {len(missing)} to run", flush=True)
-    for cell, reason in refused.items():
-        print(f"skipped: {cell.name}: {reason}")
     try:
+        if words.tune:
+            _tune(cells, words)
+        missing, done, refused = sort_out(cells, folder)
+        print(f"{len(cells)} cells: {len(done)} are there, {len(missing)} to run", flush=True)
+        for cell, reason in refused.items():
+            print(f"skipped: {cell.name}: {reason}")
         failures = run_grid(missing, run) if missing else {}
+    except ValueError as error:
+        sys.exit(f"{parser.prog}: {error}")
     except KeyboardInterrupt:
         left = len(sort_out(cells, folder)[0])
         sys.exit(f"\nstopped with {left} cells left; the same command goes on")

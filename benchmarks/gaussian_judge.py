@@ -14,7 +14,7 @@ from avalanche_dlcpa.experiences import classes_of
 from avalanche_dlcpa.frozen_extractor import FrozenExtractor
 from avalanche_dlcpa.metrics import predicted_classes
 from benchmarks.gaussian_training import LearnedNetwork
-from benchmarks.gaussian_variants import Combinations, Variants
+from benchmarks.gaussian_variants import Combinations, Observed, Variants
 from benchmarks.run import summary_of
 from benchmarks.single_task_training import features_of, images_and_labels
 
@@ -41,8 +41,13 @@ class Judge:
         now = network.extractor
         images, labels = images_and_labels(experience)
         features = _features(now, images)
-        before = [] if self._before is None else [_features(self._before, images)]
-        self.learner.learn(_statistics(torch.cat([*before, features], 1), labels), features, labels)
+        before = None if self._before is None else _features(self._before, images)
+        weight, bias = (part.detach() for part in (network.head.weight, network.head.bias))
+        by_label = torch.tensor(network.classes)
+        width = max(network.classes) + 1
+        weights = weight.new_zeros(width, weight.shape[1]).index_copy(0, by_label, weight)
+        biases = bias.new_zeros(width).index_copy(0, by_label, bias)
+        self.learner.learn(Observed(features, before, labels, weights, biases))
         self._learned.append(experience)
         if isinstance(self.learner, Variants):
             self.learner.oracle = self._statistics_of_all(now)
@@ -92,12 +97,6 @@ class Judge:
         return found
 
 
-def _statistics(features: Tensor, labels: Tensor) -> ClassStatistics:
-    classes, columns = labels.unique(return_inverse=True)
-    return class_statistics(features, columns, num_classes=len(classes))
-
-
 def _features(extractor: FrozenExtractor, images: Tensor) -> Tensor:
     device = next(extractor.parameters()).device
     return features_of(extractor, images, device=device).cpu()
-

@@ -107,7 +107,9 @@ class Training:
             )
         return True
 
-    def run(self, folder: Path, *, dataset_root: str | None, device: str, command: list[str]) -> None:
+    def run(
+        self, folder: Path, *, dataset_root: str | None, device: str, command: list[str]
+    ) -> None:
         """Train, and keep the network after each experience in a folder; the record comes last."""
         origin = origin_of(command, device)
         folder.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from avalanche_dlcpa.class_statistics import ClassStatistics, class_statistics, joined, new_half
 from avalanche_dlcpa.gaussian import drift_map, followed, linear_discriminants, moved
+from benchmarks.recalibration import recalibration
+from benchmarks.two_layer_map import moved_by_two_layers, two_layer_map
 
 SHRINKAGES = (0.003, 0.01, 0.03, 0.1, 0.3, 0.6)
 RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, math.inf)
@@ -19,12 +21,46 @@ TITLES = {
     "stored": "Gaussian, old means as stored",
     "mean-drift": "Gaussian, old means moved by the mean drift",
     "map": "Gaussian, drift map",
+    "two-layers": "Gaussian, drift map with a hidden layer",
     "no-residual": "Gaussian, drift map without its residual",
     "oracle": "Gaussian, means and covariance from all data (not exemplar-free)",
     "nearest-mean": "nearest class mean, drift map",
     "class-covariances": "a covariance for each class, drift map",
     "ensemble": "Gaussian with drift map, and linear heads",
+    "recalibrated": "linear heads, scaled and shifted task by task by the Gaussian",
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Observed:
+    """What the training images of an experience show, after it.
+
+    Attributes:
+        features: (N, D).
+        before: The same with the extractor as it was before it, (N, D); None: it is the first.
+        labels: (N,).
+        weight: Of the trained heads, by class label, (W, D).
+        bias: (W,).
+    """
+
+    features: Tensor
+    before: Tensor | None
+    labels: Tensor
+    weight: Tensor
+    bias: Tensor
+
+    @property
+    def classes(self) -> list[int]:
+        """Labels, sorted."""
+        return sorted(set(self.labels.tolist()))
+
+    @property
+    def statistics(self) -> ClassStatistics:
+        """As for `followed`, with classes in the order of their labels."""
+        before = [] if self.before is None else [self.before]
+        classes, columns = self.labels.unique(return_inverse=True)
+        features = torch.cat([*before, self.features], dim=1)
+        return class_statistics(features, columns, num_classes=len(classes))
 
 
 class Variants:
@@ -48,34 +84,51 @@ class Variants:
             ("stored", "mean-drift", "map")
         )
         self._no_residual: ClassStatistics | None = None
+        self._two_layers: ClassStatistics | None = None
         self._class_wise: dict[int, ClassStatistics] = {}
+        self._tasks: dict[int, int] = {}
+        self._recalibration: tuple[Tensor, Tensor]
 
-    def learn(self, found: ClassStatistics, features: Tensor, labels: Tensor) -> None:
-        """Take in an experience.
-
-        Args:
-            found: As for `followed`, with classes in the order of their labels.
-            features: Of its training images after it, (N, D).
-            labels: Of these, (N,).
-        """
-        new = sorted(set(labels.tolist()))
+    def learn(self, observed: Observed) -> None:
+        """Take in an experience."""
+        found, new = observed.statistics, observed.classes
         ridges = {"stored": None, "mean-drift": math.inf, "map": self.ridge}
         for name, ridge in ridges.items():
             known = self._known[name]
             self._known[name], classes = followed(known, self.classes, found, new, ridge=ridge)
-        if self._no_residual is None:
-            self._no_residual = found
-        else:
-            drift = drift_map(found, ridge=self.ridge)
-            self._class_wise = {k: moved(own, drift) for k, own in self._class_wise.items()}
-            alone = dataclasses.replace(drift, residual=torch.zeros_like(drift.residual))
-            old = moved(self._no_residual, alone)
-            self._no_residual, _ = joined(old, self.classes, new_half(found), new)
+        self._learn_by_other_maps(found, observed)
+        task = max(self._tasks.values(), default=-1) + 1
         for k in new:
-            own = features[labels == k]
+            own = observed.features[observed.labels == k]
             columns = torch.zeros(len(own), dtype=torch.long)
             self._class_wise[k] = class_statistics(own, columns, num_classes=1)
+            self._tasks[k] = task
         self.classes = classes
+        known = self._known["map"]
+        assert known is not None
+        self._recalibration = recalibration(
+            observed.weight[classes],
+            observed.bias[classes],
+            torch.tensor([self._tasks[k] for k in classes]),
+            known,
+            shrinkage=self.shrinkage,
+        )
+
+    def _learn_by_other_maps(self, found: ClassStatistics, observed: Observed) -> None:
+        if observed.before is None:
+            self._no_residual = self._two_layers = found
+            return
+        assert self._no_residual is not None
+        assert self._two_layers is not None
+        drift = drift_map(found, ridge=self.ridge)
+        self._class_wise = {k: moved(own, drift) for k, own in self._class_wise.items()}
+        alone = dataclasses.replace(drift, residual=torch.zeros_like(drift.residual))
+        old, new = observed.before.double(), observed.features.double()
+        fitted = two_layer_map(old, new, drift, ridge=self.ridge)
+        here = (new_half(found), observed.classes)
+        self._no_residual, _ = joined(moved(self._no_residual, alone), self.classes, *here)
+        carried = moved_by_two_layers(self._two_layers, fitted)
+        self._two_layers, _ = joined(carried, self.classes, *here)
 
     def scores(self, features: Tensor, logits: Tensor) -> dict[str, Tensor]:
         """Score images by all variants.
@@ -88,7 +141,13 @@ class Variants:
             By name of the variant, scores of shape (N, K); the largest wins.
         """
         features = features.double()
-        known = {**self._known, "no-residual": self._no_residual, "oracle": self.oracle}
+        known = {
+            **self._known,
+            "no-residual": self._no_residual,
+            "two-layers": self._two_layers,
+            "oracle": self.oracle,
+        }
+        scales, offsets = self._recalibration
         found = {
             name: _linear(features, statistics, self.shrinkage)
             for name, statistics in known.items()
@@ -98,8 +157,8 @@ class Variants:
             **found,
             "nearest-mean": _linear(features, self._known["map"], 1.0),
             "class-covariances": self._by_class_covariances(features),
-            "ensemble": found["map"].log_softmax(1)
-            + logits.double().log_softmax(1),
+            "ensemble": found["map"].log_softmax(1) + logits.double().log_softmax(1),
+            "recalibrated": logits.double() * scales + offsets,
         }
 
     def _by_class_covariances(self, features: Tensor) -> Tensor:
@@ -135,9 +194,9 @@ class Combinations:
         self.classes: list[int] = []
         self._known: dict[float, ClassStatistics | None] = dict.fromkeys(RIDGES)
 
-    def learn(self, found: ClassStatistics, features: Tensor, labels: Tensor) -> None:
-        """Take in an experience; see `Variants`."""
-        new = sorted(set(labels.tolist()))
+    def learn(self, observed: Observed) -> None:
+        """Take in an experience."""
+        found, new = observed.statistics, observed.classes
         for ridge, known in self._known.items():
             self._known[ridge], classes = followed(known, self.classes, found, new, ridge=ridge)
         self.classes = classes

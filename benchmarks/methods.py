@@ -231,9 +231,7 @@ METHODS = {
     "cumulative": Method("Cumulative", _avalanche(Cumulative), keeps_samples=True),
     # Methods with a buffer
     "gem": Method("GEM", _gradient_memory(GEM), keeps_samples=True),
-    "agem": Method(
-        "A-GEM", _gradient_memory(AGEM), keeps_samples=True, channels_last=False
-    ),
+    "agem": Method("A-GEM", _gradient_memory(AGEM), keeps_samples=True, channels_last=False),
     "der": Method("DER", _avalanche(DER, mem_size=BUFFER_SIZE, beta=0.0), keeps_samples=True),
     "der++": Method("DER++", _avalanche(DER, mem_size=BUFFER_SIZE), keeps_samples=True),
     "replay": Method("Replay", _avalanche(Replay, mem_size=BUFFER_SIZE), keeps_samples=True),

@@ -32,7 +32,12 @@ class Published:
         return f"{text}†" if self.note.startswith("quoted") else text
 
 
+def read_all() -> list[Published]:
+    """All numbers, in the order of the paper's tables."""
+    with PUBLISHED.open(encoding="utf-8", newline="") as file:
+        return [Published(**line) for line in csv.DictReader(file)]
+
+
 def read_published(table: str) -> list[Published]:
     """The paper's numbers of a table, by its name in `EXPERIMENTS`."""
-    with PUBLISHED.open(encoding="utf-8", newline="") as file:
-        return [Published(**line) for line in csv.DictReader(file) if line["table"] == table]
+    return [published for published in read_all() if published.table == table]

@@ -26,6 +26,7 @@ from benchmarks.loading import by_method, in_order, load_results, provenance
 from benchmarks.markup import as_latex, as_markdown, as_text
 from benchmarks.methods import METHODS
 from benchmarks.names import expect_known
+from benchmarks.orders import order_tables
 from benchmarks.page import Section, write_page
 from benchmarks.settings import SCALES, SETTINGS
 from benchmarks.tables import comparison_table, experiment_table, results_of
@@ -82,7 +83,8 @@ def make_sections(
 def _experiment_section(name: str, scale: str, results: list[Result], folder: Path) -> Section:
     experiment = EXPERIMENTS[name]
     if experiment.columns:
-        tables = [experiment_table(name, scale, results)]
+        orders = order_tables(name, scale, results) if name == "grid" else []
+        tables = [experiment_table(name, scale, results), *orders]
     else:
         judged = [result for result in results if result["method"] in METHODS]
         settings = dict.fromkeys(result["setting"] for result in judged)

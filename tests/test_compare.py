@@ -1,6 +1,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -181,6 +182,65 @@ def test_data_that_are_missing_are_named_with_their_place(tmp_path):
     assert answer.returncode == 1
     assert "lacks cifar-100-python/train" in answer.stdout
     assert str(tmp_path / "nowhere") in answer.stdout
+
+
+TRIAL = '"{""lr"": 0.1}"'  # as tuning.csv writes it
+
+
+@pytest.fixture
+def checkout_with_a_trial_missing(tmp_path):
+    """A copy of the benchmarks in which one trial of Naive was not run, and nothing chosen."""
+    shutil.copytree(ROOT / "benchmarks", tmp_path / "benchmarks")
+    results = tmp_path / "benchmarks" / "results"
+    rows = (results / "tuning.csv").read_text().splitlines()
+    kept = [row for row in rows if not (row.startswith("digits,naive,") and TRIAL in row)]
+    assert len(rows) - len(kept) == 3  # seeds
+    (results / "tuning.csv").write_text("\n".join(kept) + "\n")
+    chosen = json.loads((results / "hyperparameters.json").read_text())
+    expected = chosen["digits"].pop("naive")["hyperparameters"]
+    (results / "hyperparameters.json").write_text(json.dumps(chosen))
+    return tmp_path, expected
+
+
+def test_tune_first_runs_what_is_missing_and_chooses(checkout_with_a_trial_missing):
+    folder, expected = checkout_with_a_trial_missing
+    words = ["--tune", "--methods", "naive", "--settings", TWIN, "--seeds", "0", "--out", "out"]
+    done = subprocess.run(
+        [*COMMAND[:5], *words], cwd=folder, capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+    )  # fmt: skip
+    assert "tuning naive in digits, on the validation split" in done.stdout
+    results = folder / "benchmarks" / "results"
+    rows = (results / "tuning.csv").read_text().splitlines()
+    assert sum(row.startswith("digits,naive,") and TRIAL in row for row in rows) == 1
+    chosen = json.loads((results / "hyperparameters.json").read_text())["digits"]["naive"]
+    assert chosen["hyperparameters"] == expected
+    (path,) = (folder / "out").glob("*.json")
+    assert read_result(path)["hyperparameters"] == expected
+
+
+@pytest.mark.parametrize(("cell", "source"), [
+    (Cell("dlcpa-mocov2-gaussian", "digits"), "dlcpa-mocov2"),
+    (Cell("linear-probe", TWIN), "stl"),
+    (Cell("ewc", TWIN), "ewc"),
+])  # fmt: skip
+def test_tuning_chooses_for_the_method_that_a_cell_trains_as(cell, source, monkeypatch, tmp_path):
+    asked = []
+
+    def tune(setting, methods, *_, **__):
+        asked.append((setting, list(methods)))
+        return {cell: "NonFiniteLossError"}
+
+    def choose(setting, methods):
+        raise ValueError(f"Expected tuning rows of {methods[0]}, got none.")
+
+    monkeypatch.setattr(compare, "tune", tune)
+    monkeypatch.setattr(compare, "choose", choose)
+    words = ["compare", "--tune", "--methods", cell.method, "--settings", cell.setting]
+    monkeypatch.setattr(sys, "argv", [*words, "--out", str(tmp_path)])
+    with pytest.raises(SystemExit, match=f"Expected tuning rows of {source}, got none"):
+        compare.main()
+    assert asked == [("digits", [source])]
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -1,0 +1,42 @@
+"""The order of methods beside the paper's (accuracies of the paper: Tables 3 and 4)."""
+
+import pytest
+from synthetic_results import make_result
+
+from benchmarks.orders import order_tables
+
+SETTING = "lab-cifar100-10"
+# Class-IL: the paper has Joint 70.31, DER++ 36.52, (a) 27.93, EWC none
+CLASS_IL = {"joint": 0.5, "der++": 0.3, "dlcpa-a": 0.4, "ewc": 0.9}
+
+
+def results(seeds=(0,)):
+    return [
+        make_result(method, SETTING, seed, class_il=accuracy + seed / 50, task_il=0.5)
+        for method, accuracy in CLASS_IL.items()
+        for seed in seeds
+    ]
+
+
+def test_methods_come_in_our_order_with_their_place_in_the_paper():
+    class_il, task_il = order_tables("grid", "lab", results())
+    rows = [(row.label, *(entry.text for entry in row.entries)) for row in class_il.rows]
+    assert rows == [
+        ("1. Joint", "50.00", "70.31", "1"),
+        ("2. (a) without SSL", "40.00", "27.93 ± 1.5", "3"),
+        ("3. DER++", "30.00", "36.52 ± 2.0", "2"),
+    ]
+    assert class_il.notes == ("2 of 3 pairs of methods stand in the paper's order.",)
+    assert [row.label.partition(" ")[2] for row in task_il.rows] == [
+        "DER++", "EWC", "(a) without SSL",
+    ]  # fmt: skip
+
+
+def test_seeds_have_a_mean_and_a_deviation():
+    class_il, _ = order_tables("grid", "lab", results(seeds=(0, 1)))
+    assert class_il.rows[0].entries[0].text == "51.00 ± 1.41"
+
+
+@pytest.mark.parametrize("scale", ["paper", "lab"])
+def test_without_two_methods_there_is_no_order(scale):
+    assert order_tables("grid", scale, results()[:1]) == []
