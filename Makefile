@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 SOLO_LEARN := solo-learn==1.0.2
 OLDEST_PYTHON ?= python3.10
 OLDEST := .venv-oldest
+# A process a core; the tests of a file share what is costly to make.
+PYTEST := -m pytest --numprocesses auto --dist loadfile
 
 .PHONY: demo test test-oldest soak lint types check install clean
 
@@ -22,10 +24,10 @@ demo: install
 	$(BIN)/python -W ignore -m benchmarks.demo --out demo-results
 
 test: install
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python $(PYTEST) $(PYTEST_ARGS)
 
 test-oldest: $(OLDEST)/.installed
-	$(OLDEST)/bin/python -m pytest $(PYTEST_ARGS)
+	$(OLDEST)/bin/python $(PYTEST) $(PYTEST_ARGS)
 
 $(OLDEST)/.installed: setup.cfg constraints-oldest.txt
 	$(OLDEST_PYTHON) -m venv $(OLDEST)

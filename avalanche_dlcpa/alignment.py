@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
+from avalanche_dlcpa.arguments import expect_rate
 from avalanche_dlcpa.schedules import ExperienceSchedule, SchedulerFactory
 
 
@@ -36,7 +35,7 @@ class ClassifierAlignment:
         *,
         scheduler_name: str = "scheduler",
     ):
-        _expect_rate(lr)
+        expect_rate("the classifier's learning rate", lr)
         self.lr = lr
         self.optimizer: Optimizer | None = None
         self.schedule = ExperienceSchedule(scheduler, name=scheduler_name)
@@ -78,10 +77,3 @@ class ClassifierAlignment:
         if self.optimizer is not None and state["optimizer"] is not None:
             self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
-
-
-def _expect_rate(lr: Any) -> None:
-    if not isinstance(lr, numbers.Real) or not 0 < float(lr) < math.inf:
-        raise ValueError(
-            f"Expected the classifier's learning rate to be finite and above 0, got {lr}."
-        )

@@ -9,6 +9,27 @@ from typing import Any
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead
 
 
+def plain_options(value: Any) -> list[Any]:
+    """Class of an object, and its public attributes that are numbers, words or tuples of these.
+
+    Example:
+        >>> from torch.nn import ReLU
+        >>> plain_options(ReLU(inplace=True))
+        ['ReLU', {'training': True, 'inplace': True}]
+    """
+    options = {
+        name: option
+        for name, option in getattr(value, "__dict__", {}).items()
+        if not name.startswith("_") and _is_plain(option)
+    }
+    return [getattr(value, "__qualname__", type(value).__qualname__), options]
+
+
+def _is_plain(option: Any) -> bool:
+    parts = option if type(option) is tuple else (option,)
+    return all(type(part) in (bool, int, float, str) for part in parts)
+
+
 def expect_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Refuse a word that is none of the choices."""
     if value not in choices:
@@ -19,6 +40,12 @@ def expect_weight(name: str, weight: Any) -> None:
     """Refuse a weight of a loss that is negative, not finite or no number."""
     if not isinstance(weight, numbers.Real) or not 0 <= float(weight) < math.inf:
         raise ValueError(f"Expected `{name}` to be a finite number of at least 0, got {weight}.")
+
+
+def expect_rate(name: str, lr: Any) -> None:
+    """Refuse a learning rate that is not finite and above 0."""
+    if not isinstance(lr, numbers.Real) or not 0 < float(lr) < math.inf:
+        raise ValueError(f"Expected {name} to be finite and above 0, got {lr}.")
 
 
 def expect_shrinkage(shrinkage: Any) -> None:

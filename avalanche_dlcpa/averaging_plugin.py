@@ -73,9 +73,14 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
         """Do not average the parameters below a module name; something else trains them."""
         self._left_out = prefix
 
+    def before_training(self, strategy: Any, **kwargs: Any) -> None:
+        """Put the strategy's own model back where an evaluation that raised has left the mean."""
+        if self._own_model is not None:
+            self._give_back(strategy)
+            strategy.model.train()
+
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Take the snapshot; follow the model where it has grown."""
-        self._give_back(strategy)  # an evaluation that raised may have left the mean in its place
         if self.averaged_model is None:
             self.averaged_model = copy.deepcopy(strategy.model).requires_grad_(False)
         self.averaged_model.train()

@@ -6,8 +6,6 @@ Source: the paper's Eq. 3 and the last row of Table 1.
 from __future__ import annotations
 
 import dataclasses
-import math
-import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader
 
+from avalanche_dlcpa.arguments import expect_rate
 from avalanche_dlcpa.task_classifiers import ClassifierScope
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
@@ -93,7 +92,7 @@ class ClassifierFinetuning:
 
     def __init__(self, epochs: int, lr: float):
         _expect_epochs(epochs)
-        _expect_rate(lr)
+        expect_rate("`finetune_lr`", lr)
         self.epochs = epochs
         self.lr = lr
         self._tasks: list[_TrainedTask] = []
@@ -159,8 +158,3 @@ def _expect_epochs(epochs: Any) -> None:
         raise ValueError(
             f"Expected `finetune_epochs` to be a whole number of at least 0, got {epochs}."
         )
-
-
-def _expect_rate(lr: Any) -> None:
-    if not isinstance(lr, numbers.Real) or not 0 < float(lr) < math.inf:
-        raise ValueError(f"Expected `finetune_lr` to be finite and above 0, got {lr}.")

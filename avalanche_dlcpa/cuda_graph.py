@@ -17,6 +17,7 @@ from avalanche.training.plugins import EvaluationPlugin
 from torch import Tensor
 from torch.optim import Optimizer
 
+from avalanche_dlcpa.arguments import plain_options
 from avalanche_dlcpa.files import first_line
 
 Function = Callable[[], tuple[Tensor, ...]]
@@ -49,11 +50,18 @@ class Backend(Protocol):
 
 
 class CudaGraphs:
-    """Capture by ``torch.cuda.graph``."""
+    """Capture by ``torch.cuda.graph``.
+
+    Args:
+        device: On which the step runs, whichever is torch's current one.
+    """
+
+    def __init__(self, device: torch.device):
+        self.device = device
 
     def warm_up(self, run: Function) -> tuple[Tensor, ...]:
         """Run on a stream of its own, as a capture does, so that no state is bound to another."""
-        side, current = torch.cuda.Stream(), torch.cuda.current_stream()
+        side, current = torch.cuda.Stream(self.device), torch.cuda.current_stream(self.device)
         side.wait_stream(current)
         with torch.cuda.stream(side):
             outputs = run()
@@ -64,18 +72,25 @@ class CudaGraphs:
 
     def capture(self, run: Function) -> Function:
         """Record the step; what it returns is overwritten by the next replay."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            outputs = run()
+        current = torch.cuda.current_stream(self.device)
+        with torch.cuda.device(self.device):
+            graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(self.device)
+            try:
+                with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+                    outputs = run()
+            except RuntimeError:
+                torch.cuda.set_stream(current)  # where CUDA broke it off, torch leaves the other
+                raise
 
         def replay() -> tuple[Tensor, ...]:
-            graph.replay()
+            with torch.cuda.device(self.device):
+                graph.replay()
             return outputs
 
         return replay
 
 
-BACKENDS: dict[str, Backend] = {"cuda": CudaGraphs()}
+BACKENDS: dict[str, Callable[[torch.device], Backend]] = {"cuda": CudaGraphs}
 
 
 class StepGraph:
@@ -118,8 +133,9 @@ class StepGraph:
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the step on a mini-batch, replayed where it can be."""
-        if not self._inputs:
-            self._inputs = tuple(torch.empty_like(x) for x in inputs)
+        if self._replay is None and (not self._inputs or len(inputs[0]) > len(self._inputs[0])):
+            # The first may be the rest of an epoch, where a run was resumed.
+            self._inputs, self._num_warm = tuple(torch.empty_like(x) for x in inputs), 0
         if self._gave_up or not _alike(inputs, self._inputs):
             return self.step(*inputs)
         if self._num_warm < self.warm_up_iterations:
@@ -183,7 +199,7 @@ def what_stays(strategy: Any, *optimizers: Optimizer) -> Callable[[], list[Any]]
     """What a graph of an iteration holds fixed, as a function to be asked in each iteration.
 
     Args:
-        strategy: With ``model``, ``ssl``, ``optimizer`` and ``supervised_weight``.
+        strategy: With ``model``, ``ssl``, ``views``, ``optimizer`` and ``supervised_weight``.
         optimizers: Others that make a step.
     """
     parts = [part for part in (strategy.model, strategy.ssl) if part is not None]
@@ -194,6 +210,7 @@ def what_stays(strategy: Any, *optimizers: Optimizer) -> Callable[[], list[Any]]
         groups = [group for o in (strategy.optimizer, *optimizers) for group in o.param_groups]
         return [
             strategy.supervised_weight,
+            *map(plain_options, (strategy.ssl, strategy.views, strategy._criterion)),
             *(value for group in groups for name, value in group.items() if name != "params"),
             *(len(group["params"]) for group in groups),
             *(parameter.requires_grad for parameter in parameters),

@@ -141,7 +141,7 @@ class DualLearner(DynamicModule):
         self.gaussian = None
         if f"{prefix}gaussian.keys" in state_dict:
             loaded = frozen_classifiers(state_dict, f"{prefix}gaussian.")
-            self.gaussian = loaded.to(self.num_averaged.device)
+            self.gaussian = loaded.to(self.num_averaged.device).train(self.training)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def stable_model(self) -> nn.Module:

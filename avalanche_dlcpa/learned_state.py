@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from avalanche_dlcpa.arguments import plain_options
 from avalanche_dlcpa.model_head import HeadStart
 
 if TYPE_CHECKING:
@@ -80,9 +81,9 @@ def fingerprint_of(strategy: DLCPAStrategy) -> dict[str, Any]:
         "from_stable": strategy._from_stable,
         "num_features": strategy.model.num_features,
         "optimizer": [type(strategy.optimizer).__name__, groups],
-        "ssl": _plain_options(strategy.ssl),
-        "views": _plain_options(strategy.views),
-        "criterion": _plain_options(strategy._criterion),
+        "ssl": plain_options(strategy.ssl),
+        "views": plain_options(strategy.views),
+        "criterion": plain_options(strategy._criterion),
         "supervised_weight": float(strategy.supervised_weight),
         "precision": strategy.precision,
         "image_cache_bytes": float(strategy.image_cache_bytes),
@@ -95,23 +96,15 @@ def fingerprint_of(strategy: DLCPAStrategy) -> dict[str, Any]:
         "stable_update": strategy._average.update,
         "plastic_classifier": strategy.plastic_classifier,
         "classifier_features": strategy.classifier_features,
+        "eval_every": strategy.eval_every,
+        "peval_mode": strategy.peval_mode,
         "train_mb_size": strategy.train_mb_size,
         "train_epochs": strategy.train_epochs,
         "eval_mb_size": strategy.eval_mb_size,
         "plugins": [type(plugin).__name__ for plugin in strategy.plugins],
-        "metrics": [_plain_options(metric) for metric in strategy.evaluator.metrics],
+        "metrics": [plain_options(metric) for metric in strategy.evaluator.metrics],
     }
 
 
 def _state_of(value: Any) -> dict[str, Any] | None:
     return dict(value.state_dict()) if hasattr(value, "state_dict") else None
-
-
-def _plain_options(value: Any) -> list[Any]:
-    """Class of an object, and those of its public attributes that are numbers or words."""
-    options = {
-        name: option
-        for name, option in getattr(value, "__dict__", {}).items()
-        if not name.startswith("_") and type(option) in (bool, int, float, str)
-    }
-    return [getattr(value, "__qualname__", type(value).__qualname__), options]

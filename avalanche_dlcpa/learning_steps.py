@@ -61,7 +61,7 @@ class LearningSteps:
         self.watch = watch
         modules = [strategy.model] if strategy.ssl is None else [strategy.model, strategy.ssl]
         self.last_good = LastGoodState(strategy.optimizer, *modules)
-        self._statistics = StatisticsGuard(*modules)
+        self._statistics = None if watch is not None else StatisticsGuard(*modules)
         self._forget_batch()
 
     def whole(self, targets: Tensor, views: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -95,7 +95,7 @@ class LearningSteps:
             Logits (B, W) of the first view by class label.
         """
         strategy, model = self.strategy, self.strategy.model
-        if self.watch is None:
+        if self._statistics is not None:
             self._statistics.keep()
         features: Sequence[Tensor]
         with autocast(strategy.precision, strategy.device):
@@ -151,6 +151,7 @@ class LearningSteps:
         value = float(loss.detach())
         if value - value == 0:
             return
+        assert self._statistics is not None
         self._statistics.restore()
         words = self._words(name, value, self.strategy.clock.train_epoch_iterations)
         # A corrupt mini-batch, seen before the update, leaves a sound model; else it diverged.

@@ -121,9 +121,10 @@ class RestOfEpoch:
     def __iter__(self) -> Iterator[Any]:
         set_random_states(self.position["epoch_start"], self.device)
         batches = iter(self.loader)
-        labels = None
+        batch = None
         for _ in range(self.position["iteration"]):
-            labels = checksum_of(next(batches)[1])
+            batch = next(batches)
+        labels = None if batch is None else checksum_of(batch[1])
         if labels != self.position["labels"]:
             raise ValueError(
                 "Expected the stream to deliver the samples of the checkpoint in their order, got "

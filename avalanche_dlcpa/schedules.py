@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -46,9 +47,12 @@ class ExperienceSchedule:
         if self.make_scheduler is None:
             return
         if self._rates is None:
-            self._rates = [group["lr"] for group in optimizer.param_groups]
+            self._rates = [float(group["lr"]) for group in optimizer.param_groups]
         for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)  # the very tensor that schedules lower and graphs read
+            else:
+                group["lr"] = rate
         scheduler = self.make_scheduler(optimizer)
         if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
             raise TypeError(

@@ -70,7 +70,8 @@ class SingleTaskStrategy(SupervisedTemplate):
         head: Name of the model's last linear layer; None: see `find_head`.
         train_mb_size: Mini-batch size in training.
         train_epochs: Epochs an experience.
-        eval_mb_size: Mini-batch size at evaluation, and of features for finetuning.
+        eval_mb_size: Mini-batch size at evaluation, and of features for finetuning; None: that of
+            training.
         device: Where to train.
         plugins: Avalanche's plugins.
         evaluator: Metrics and loggers.
@@ -101,7 +102,7 @@ class SingleTaskStrategy(SupervisedTemplate):
         head: str | None = None,
         train_mb_size: int = 1,
         train_epochs: int = 1,
-        eval_mb_size: int | None = 1,
+        eval_mb_size: int | None = None,
         device: str | torch.device = "cpu",
         plugins: Sequence[SupervisedPlugin] | None = None,
         evaluator: EvaluationPlugin | Callable[[], EvaluationPlugin] = default_evaluator,

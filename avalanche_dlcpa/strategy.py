@@ -111,7 +111,7 @@ class DLCPAStrategy(ResumableTemplate):
         train_mb_size: Mini-batch size in training; at least 2 with a self-supervised loss or batch
             norm, so Avalanche's default of 1 does not do for those.
         train_epochs: Epochs an experience.
-        eval_mb_size: Mini-batch size at evaluation.
+        eval_mb_size: Mini-batch size at evaluation; None: that of training.
         device: Where to train.
         plugins: Avalanche's plugins; those that would do nothing or harm are refused.
         evaluator: Metrics and loggers.
@@ -155,7 +155,7 @@ class DLCPAStrategy(ResumableTemplate):
         precision: str = "float32",
         train_mb_size: int = 1,
         train_epochs: int = 1,
-        eval_mb_size: int | None = 1,
+        eval_mb_size: int | None = None,
         device: str | torch.device = "cpu",
         plugins: Sequence[SupervisedPlugin] | None = None,
         evaluator: EvaluationPlugin | Callable[[], EvaluationPlugin] = default_evaluator,
@@ -460,6 +460,8 @@ class DLCPAStrategy(ResumableTemplate):
             reason = "a plugin mixes in samples of other experiences"
         if self.ssl is not None and type(self.ssl) not in HEADS.values():
             reason = f"{type(self.ssl).__name__} may count or draw on the host, unseen by a graph"
+        elif self.ssl is not None and self.ssl.waits_for_device:
+            reason = f"the loss of {type(self.ssl).__name__} waits for the device"
         if reason is not None:
             report(reason)
             return None
@@ -467,7 +469,7 @@ class DLCPAStrategy(ResumableTemplate):
         return StepGraph(
             self._whole_iteration,
             fixed=what_stays(self, self._alignment.optimizer),
-            backend=BACKENDS[self.device.type],
+            backend=BACKENDS[self.device.type](self.device),
         )
 
     def _whole_iteration(self, targets: Tensor, *images: Tensor) -> tuple[Tensor, Tensor]:
@@ -487,12 +489,13 @@ class DLCPAStrategy(ResumableTemplate):
         self.model.num_averaged += 1
         self.model.is_learning = False
         if self.model.bn_statistics == "recalibrated":
-            recalibrate_batch_norm_(
-                self.model.stable,
-                self.experience.dataset.eval(),
-                batch_size=self.train_mb_size,
-                device=self.device,
-            )
+            with autocast(self.precision, self.device):
+                recalibrate_batch_norm_(
+                    self.model.stable,
+                    self.experience.dataset.eval(),
+                    batch_size=self.train_mb_size,
+                    device=self.device,
+                )
         if self.ssl is not None:
             self.ssl.after_training_exp()
         self._alignment.end()
@@ -500,6 +503,16 @@ class DLCPAStrategy(ResumableTemplate):
         self.optimizer.zero_grad(set_to_none=True)
         self._forget_experience()
         super()._after_training_exp(**kwargs)
+
+    def _before_eval_exp(self, **kwargs: Any) -> None:
+        num_images = len(self.experience.dataset)
+        if self.model.bn_statistics == "batch" and num_images % self.eval_mb_size == 1:
+            raise ValueError(
+                "Expected mini-batches of at least 2 images with bn_statistics='batch', got "
+                f"{num_images} images in mini-batches of {self.eval_mb_size}, the last of 1: "
+                "choose another `eval_mb_size`."
+            )
+        super()._before_eval_exp(**kwargs)
 
     def _forget_experience(self) -> None:
         """Hold nothing of an experience: no sample, feature or loader of it stays reachable."""

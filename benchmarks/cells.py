@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.analyses import ANALYSES
-from benchmarks.hyperparameters import hyperparameters_of
+from benchmarks.hyperparameters import batch_size_of, hyperparameters_of
 from benchmarks.methods import METHODS
 from benchmarks.names import expect_known
 from benchmarks.settings import SETTINGS
@@ -33,7 +33,7 @@ class Cell:
             ``changes`` are all the hyperparameters there are.
 
     Raises:
-        ValueError: An unknown name, with the nearest one.
+        ValueError: An unknown name, with the nearest one, or a change that does not suit.
     """
 
     method: str
@@ -45,6 +45,12 @@ class Cell:
     def __post_init__(self) -> None:
         expect_known("method", self.method, [*METHODS, *ANALYSES])
         expect_known("setting", self.setting, SETTINGS)
+        is_given_ssl = "ssl" in dict(self.changes) and self.method in METHODS
+        if is_given_ssl and METHODS[self.method].draws_views:
+            raise ValueError(
+                f"Expected a baseline to be given a self-supervised loss, got {self.method}, which "
+                "has its own: name another method, such as dlcpa-byol."
+            )
 
     @property
     def name(self) -> str:
@@ -74,6 +80,11 @@ class Cell:
         if self.validation:
             return dict(self.changes)
         return {**hyperparameters_of(self.trains_as, self.setting), **dict(self.changes)}
+
+    @property
+    def batch_size(self) -> int:
+        """Of its training."""
+        return batch_size_of(self.trains_as, self.setting)
 
     @property
     def trains_as(self) -> str:
@@ -169,7 +180,7 @@ def check_same(result: Result, cell: Cell) -> None:
     now = {
         "hyperparameters": cell.hyperparameters,
         "epochs": setting.epochs,
-        "batch_size": setting.batch_size,
+        "batch_size": cell.batch_size,
         "num_experiences": cell.num_experiences,
         "views": setting.views,
     }

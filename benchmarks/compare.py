@@ -18,6 +18,7 @@ from pathlib import Path
 from benchmarks.cells import Cell, check_same, grid, parse_changes, read_result, result_path
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.grids import GRIDS
+from benchmarks.hyperparameters import PUBLISHED
 from benchmarks.live import run_grid
 from benchmarks.names import expect_known
 from benchmarks.pool import add_pool_arguments, pool_of
@@ -49,6 +50,11 @@ def cells_of(words: argparse.Namespace) -> list[Cell]:
         ValueError: Neither a table or figure nor methods and settings, or an unknown name.
     """
     if words.experiment:
+        if words.settings or words.changes or words.ssl:
+            raise ValueError(
+                f"Expected '{words.experiment}' alone, whose settings and changes are its own, got "
+                "--settings, --set or --ssl as well: name --methods and --settings instead."
+            )
         experiment = EXPERIMENTS[expect_known("table or figure", words.experiment, EXPERIMENTS)]
         return experiment.cells(words.scale, words.seeds, words.methods)
     if not (words.methods and words.settings):
@@ -72,13 +78,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="changes")
     parser.add_argument("--ssl", help="give baselines this self-supervised loss")
     parser.add_argument("--out", type=Path, default=Path("results"))
-    parser.add_argument("--tune", action="store_true", help="choose hyperparameters first")
+    parser.add_argument("--tune", action="store_true", help="first choose what was not published")
     add_pool_arguments(parser)
     return parser
 
 
 def _tune(cells: Iterable[Cell], words: argparse.Namespace) -> None:
-    """Choose the hyperparameters of the cells' methods, where they have a grid.
+    """Choose the hyperparameters of the cells' methods, where they have a grid and none published.
 
     Raises:
         ValueError: Not one trial of a method has a result.
@@ -86,7 +92,8 @@ def _tune(cells: Iterable[Cell], words: argparse.Namespace) -> None:
     methods: dict[str, list[str]] = {}
     for cell in cells:
         source, method = SETTINGS[cell.setting].tuned_on or cell.setting, cell.trains_as
-        if method in GRIDS.get(source, {}) and method not in methods.get(source, []):
+        has_grid = method in GRIDS.get(source, {}) and method not in PUBLISHED.get(source, {})
+        if has_grid and method not in methods.get(source, []):
             methods.setdefault(source, []).append(method)
     for setting, chosen in methods.items():
         print(f"tuning {', '.join(chosen)} in {setting}, on the validation split", flush=True)

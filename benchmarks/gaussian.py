@@ -54,7 +54,8 @@ def study(
         of what `GaussianClassifierPlugin` does beyond it.
 
     Raises:
-        ValueError: The networks in the folder are of another training.
+        ValueError: The networks in the folder are of another training, or another process makes
+            them now.
     """
     command = command or []
     if not training.done(networks):
@@ -106,13 +107,12 @@ def main() -> None:
     how = {name: words.pop(name) for name in ("validation", "dataset_root", "device")}
     try:
         training = Training(**words)
+        folder = (networks or out / "networks") / training.name
+        result = study(training, folder, **how, command=command)
     except ValueError as error:
         parser.error(str(error))
-    folder = (networks or out / "networks") / training.name
-    result = study(training, folder, **how, command=command)
     kind = "validation" if how["validation"] else "variants"
-    name = f"{training.setting}_{training.method}_{kind}_seed{training.seed}.json"
-    print(f"wrote {save_json(result, out / name)}")
+    print(f"wrote {save_json(result, out / f'{training.name}_{kind}.json')}")
 
 
 if __name__ == "__main__":

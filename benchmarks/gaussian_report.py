@@ -35,7 +35,7 @@ def load(folder: Path, judged_on: str) -> dict[Group, list[Result]]:
     """Results of a folder by setting and method, in the order of `METHODS`, then of seeds.
 
     Raises:
-        ValueError: Runs of one group that differ in anything but the seed.
+        ValueError: Runs of one group that differ in more than the seed.
     """
     found: dict[Group, list[Result]] = {}
     results = [json.loads(path.read_text()) for path in sorted(folder.glob("*_seed*.json"))]
@@ -45,6 +45,11 @@ def load(folder: Path, judged_on: str) -> dict[Group, list[Result]]:
             found.setdefault((result["setting"], result["method"]), []).append(result)
     shared = ("hyperparameters", "shrinkage", "ridge", "epochs", "num_experiences")
     for group, runs in found.items():
+        if any(run["variants"].keys() != runs[0]["variants"].keys() for run in runs):
+            raise ValueError(
+                f"Expected runs of {' '.join(group)} with the same variants, got different ones: "
+                "judge those of older code again."
+            )
         for name in shared:
             if any(run[name] != runs[0][name] for run in runs):
                 raise ValueError(
@@ -70,6 +75,7 @@ def variants_table(runs: Sequence[Result]) -> Table:
             f"shrinkage {first['shrinkage']}, ridge {first['ridge']}.",
             f"The drift map has {_shares(runs)} of what the oracle gains over the linear heads.",
             f"The plugin took {100 * cost:.1f} % of the time of training.",
+            f"Trained by the code of {_commits(runs)}.",
         ),
         corner="classifier",
     )
@@ -84,6 +90,10 @@ def _entries(runs: Sequence[Result], name: str) -> Iterable[Entry]:
             continue
         deviation = "" if found.deviation is None else f" ± {percent(found.deviation)}"
         yield Entry(percent(found.mean) + deviation)
+
+
+def _commits(runs: Sequence[Result]) -> str:
+    return ", ".join(sorted({run["provenance"]["training"]["commit"] for run in runs}))
 
 
 def _shares(runs: Sequence[Result]) -> str:

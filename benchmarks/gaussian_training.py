@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from avalanche.training.plugins import EvaluationPlugin
 from torch import nn
 
 from avalanche_dlcpa import DualLearner, GaussianClassifierPlugin, seed_everything
+from avalanche_dlcpa.folder_lock import lock_folder
 from avalanche_dlcpa.frozen_extractor import FrozenExtractor
 from avalanche_dlcpa.model_head import find_head
 from benchmarks.cells import Cell
 from benchmarks.methods import METHODS
 from benchmarks.names import expect_known
-from benchmarks.run import Silent, expect_finite, origin_of, save_json
+from benchmarks.run import build_strategy, expect_finite, origin_of, save_json
 from benchmarks.settings import SETTINGS, Setting
-from benchmarks.single_task_training import BATCH_SIZE
 
 RECORD = "training.json"
 
@@ -49,11 +48,17 @@ class Training:
     def __post_init__(self) -> None:
         chosen = METHODS[expect_known("method", self.method, METHODS)]
         expect_known("setting", self.setting, SETTINGS)
-        if chosen.needs_task_labels or chosen.learns_at_once:
+        own_features = self.method.startswith("stl") or self.method == "icarl" or chosen.trains_as
+        if chosen.needs_task_labels or chosen.learns_at_once or own_features:
             raise ValueError(
-                "Expected a method that learns experience after experience and is not told the "
-                f"task, got {self.method}."
+                "Expected a method that learns experience after experience, is not told the task, "
+                f"and predicts by linear heads on one extractor, got {self.method}."
             )
+        self._cell.hyperparameters  # noqa: B018 - refuses what was never chosen
+
+    @property
+    def _cell(self) -> Cell:
+        return Cell(self.method, self.setting, self.seed)
 
     @property
     def plan(self) -> Setting:
@@ -68,7 +73,9 @@ class Training:
     @property
     def name(self) -> str:
         """Of its files."""
-        return f"{self.setting}_{self.method}_seed{self.seed}"
+        given = {"experiences": self.num_experiences, "epochs": self.epochs}
+        changes = [f"{name}={value}" for name, value in given.items() if value is not None]
+        return "_".join([self.setting, self.method, *changes, f"seed{self.seed}"])
 
     @property
     def words(self) -> dict[str, Any]:
@@ -77,18 +84,28 @@ class Training:
             "method": self.method,
             "setting": self.setting,
             "seed": self.seed,
-            "hyperparameters": Cell(self.method, self.setting, self.seed).hyperparameters,
+            "hyperparameters": self._cell.hyperparameters,
             "epochs": self.plan.epochs,
             "num_experiences": self.plan.num_experiences,
         }
 
     def stream(self, dataset_root: str | None) -> Any:
-        """Its stream; the validation split is held out, so that one training serves all uses."""
-        return self.plan.make_stream(
+        """Its stream; the validation split is held out, so that one training serves all uses.
+
+        Raises:
+            ValueError: It has fewer experiences than are to be learned.
+        """
+        stream = self.plan.make_stream(
             augment=not METHODS[self.method].draws_views,
             validation_fraction=0.1,
             dataset_root=dataset_root,
         )
+        most, wanted = len(stream.train_stream), self.plan.num_experiences
+        if wanted > most:
+            raise ValueError(
+                f"Expected at most {most} experiences of {self.setting}, got {wanted}."
+            )
+        return stream
 
     def done(self, folder: Path) -> bool:
         """Whether its networks are in a folder.
@@ -110,13 +127,18 @@ class Training:
     def run(
         self, folder: Path, *, dataset_root: str | None, device: str, command: list[str]
     ) -> None:
-        """Train, and keep the network after each experience in a folder; the record comes last."""
+        """Train, and keep the network after each experience in a folder; the record comes last.
+
+        Raises:
+            ValueError: Another process trains into the folder.
+        """
         origin = origin_of(command, device)
-        folder.mkdir(parents=True, exist_ok=True)
+        lock = lock_folder(folder)
         stream = self.stream(dataset_root)
         seed_everything(self.seed)
         plugin = _Timed()
-        strategy = self._strategy(plugin, device)
+        cell, options = self._cell, self.words["hyperparameters"]
+        strategy: Any = build_strategy(cell, self.plan, options, plugins=[plugin], device=device)
         seconds = 0.0
         for step, experience in enumerate(stream.train_stream[: self.plan.num_experiences]):
             start = time.perf_counter()
@@ -132,29 +154,16 @@ class Training:
             "provenance": origin,
         }
         save_json(record, folder / RECORD)
+        del lock
 
     def network(self, step: int, folder: Path, *, device: str) -> LearnedNetwork:
         """The network after an experience, from a folder."""
-        state = torch.load(folder / f"experience{step}.pt", weights_only=True)
+        path = folder / f"experience{step}.pt"
+        state = torch.load(path, map_location="cpu", weights_only=True)
         classes = state.pop("classes").tolist()
         network = self.plan.make_network(len(classes))
         network.load_state_dict(state)
         return LearnedNetwork(network, classes, device)
-
-    def _strategy(self, plugin: _Timed, device: str) -> Any:
-        chosen, plan = METHODS[self.method], self.plan
-        return chosen.build(
-            plan.make_network(plan.num_classes),
-            setting=plan,
-            **self.words["hyperparameters"],
-            **({"views": plan.make_views()} if chosen.draws_views else {}),
-            train_mb_size=plan.batch_size,
-            train_epochs=plan.epochs,
-            eval_mb_size=BATCH_SIZE,
-            device=device,
-            plugins=[plugin],
-            evaluator=EvaluationPlugin(loggers=[Silent()]),
-        )
 
 
 class LearnedNetwork:

@@ -165,7 +165,8 @@ class Variants:
         """Negative Mahalanobis distances with covariances normalised to correlations.
 
         Source: Goswami et al., "FeCAM: Exploiting the Heterogeneity of Class Distributions in
-        Exemplar-Free Continual Learning", with the shrinkage of all others here.
+        Exemplar-Free Continual Learning", with the shrinkage of all others here, and without
+        the power transform of the features that FeCAM does first.
         """
         columns = []
         for k in self.classes:

@@ -38,6 +38,9 @@ NEXT_TASK = 1.1  # its time over the mean of those so far: there is more to eval
 class WithoutCapture:
     """Stands in for CUDA's capture in a dry run: the step runs on the tensors that would stay."""
 
+    def __init__(self, device: torch.device):
+        pass
+
     def warm_up(self, run: Function) -> tuple[torch.Tensor, ...]:
         """Run the step."""
         return run()
@@ -132,7 +135,7 @@ def row(cell: Cell, *, device: str, dataset_root: str | None, seconds: float) ->
     training = Training(cell, dataset_root=dataset_root, device=device)
     for learned in training.steps():
         spent = time.perf_counter() - start
-        yield result_of(cell, {**training.found(), "learned": learned}, origin)
+        yield result_of(cell, {**training.found(), "num_experiences": learned}, origin)
         if spent + NEXT_TASK * spent / learned > seconds:
             return
 
@@ -149,7 +152,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="No loggers specified")
     is_dry = torch.device(words.device).type == "cpu"
     if is_dry:
-        BACKENDS["cpu"] = WithoutCapture()
+        BACKENDS["cpu"] = WithoutCapture
         print("dry run on the CPU: small networks, digits, and no capture")
     comparisons = []
     for head, precision in itertools.product(HEADS[:1] if is_dry else HEADS, PRECISIONS):
@@ -178,7 +181,7 @@ def main() -> None:
     ):
         save_json(result, path)
         print(
-            f"{result['learned']} tasks, {result['training_seconds']:.0f} s of training, "
+            f"{result['num_experiences']} tasks, {result['training_seconds']:.0f} s of training, "
             f"Class-IL {result['class_il']['ACC']:.4f}, Task-IL {result['task_il']['ACC']:.4f}",
             flush=True,
         )

@@ -21,7 +21,7 @@ Values = dict[str, Any]
 # memory_strength as in Avalanche. What is not here was published nowhere.
 _CIFAR100_DLCPA = {"lr": 0.005, "classifier_lr": 0.2, "supervised_weight": 10.0}
 _TINY_DLCPA = {**_CIFAR100_DLCPA, "lr": 0.02, "classifier_lr": 0.05, "last_epochs": 10}
-_HEADS = ("mocov2", "byol", "simclr", "vicreg", "barlow", "simsiam", "nnclr")
+_HEADS = ("mocov2", "byol", "simclr")
 _DLCPA = tuple(f"dlcpa-{name}" for name in ("a", "b", "c", "d", "e", *_HEADS))
 _DER = {"lr": 0.03, "alpha": 0.1}
 PUBLISHED: dict[str, dict[str, Values]] = {
@@ -38,6 +38,9 @@ PUBLISHED: dict[str, dict[str, Values]] = {
         "der++": {**_DER, "beta": 0.5},
     },
 }
+
+# Of the same table, where it differs from that of the setting.
+BATCH_SIZES: dict[str, dict[str, int]] = {"tiny-10": {"gem": 64, **dict.fromkeys(_DLCPA, 512)}}
 
 # What trains the few tasks of tuning, but has weights of NaN before the last task of the setting.
 DIVERGED: dict[tuple[str, str], list[Values]] = {
@@ -61,6 +64,12 @@ def hyperparameters_of(method: str, setting: str) -> Values:
         f"Expected hyperparameters of {method} in {source}, got none, published or chosen: run "
         f"`python -m benchmarks.tune --setting {source} --methods {method}` first."
     )
+
+
+def batch_size_of(method: str, setting: str) -> int:
+    """Of the training of a method in a setting."""
+    plan = SETTINGS[setting]
+    return BATCH_SIZES.get(plan.tuned_on or setting, {}).get(method, plan.batch_size)
 
 
 def _chosen() -> dict[str, dict[str, Values]]:

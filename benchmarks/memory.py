@@ -15,14 +15,22 @@ from torch.utils.data import Dataset
 
 _SKIPPED = (types.ModuleType, type, types.FrameType, types.FunctionType, Dataset, str, bytes)
 
+_SAMPLES = ("memory_x", "x_memory")  # GEM's and iCaRL's names
+
 
 def kept_bytes(strategy: Any) -> int:
     """Bytes of all tensors that a strategy holds: weights, buffers, importances, teachers, ...
 
-    Data sets are left out, and with them the samples of a replay buffer, of which only references
-    are stored: those are counted in samples (`BUFFER_SIZE`).
+    The samples of a buffer are left out, whether they are references into a data set (replay, DER,
+    A-GEM) or tensors (GEM, iCaRL): they are counted in samples (`BUFFER_SIZE`).
     """
-    seen: set[int] = set()
+    samples = [
+        getattr(holder, name)
+        for holder in (strategy, *strategy.plugins)
+        for name in _SAMPLES
+        if hasattr(holder, name)
+    ]
+    seen = {id(one) for one in samples}
     storages: dict[int, int] = {}
     alive, stack = [], [strategy]
     while stack:

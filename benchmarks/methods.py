@@ -6,6 +6,7 @@ What a method runs with is in `hyperparameters.py`; what never changes is here, 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +34,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 
 from avalanche_dlcpa import DLCPAStrategy, SingleTaskStrategy
 from avalanche_dlcpa.self_supervised import HEADS
-from benchmarks.avalanche_repairs import repair_synaptic_intelligence
+from benchmarks.avalanche_repairs import repair_plugins_of_packnet, repair_synaptic_intelligence
 from benchmarks.networks import packnet_network, split_at_head
 from benchmarks.settings import Setting
 
@@ -55,7 +56,8 @@ class Method:
         needs_task_labels: Whether it has to be told the task, and gives Task-IL alone.
         learns_at_once: Whether it learns all experiences together.
         channels_last: Whether the network is laid out channels last, which convolutions want on
-            GPUs and CPUs; A-GEM of Avalanche fails to flatten such gradients.
+            GPUs and CPUs. A-GEM of Avalanche fails to flatten such gradients, and PackNet prunes
+            a copy of such weights.
         trains_as: Name of the method that trains alike, whose hyperparameters apply; None: its own.
     """
 
@@ -98,6 +100,17 @@ def _avalanche(strategy: type[SupervisedTemplate], strength: str = "", **fixed: 
     return build
 
 
+def _dark_experience(
+    network: nn.Module, *, setting: Setting, train_mb_size: int, **options: Any
+) -> SupervisedTemplate:
+    """DER, and DER++ where beta is above 0.
+
+    Avalanche replays nothing where a whole buffer holds less than a mini-batch.
+    """
+    build = _avalanche(DER, mem_size=BUFFER_SIZE, batch_size_mem=min(train_mb_size, BUFFER_SIZE))
+    return build(network, setting=setting, train_mb_size=train_mb_size, **options)
+
+
 def _gradient_memory(strategy: type[SupervisedTemplate]) -> Build:
     """GEM and AGEM, whose buffer is so many samples a task."""
 
@@ -135,13 +148,15 @@ def _packnet(
     model = packnet_network(network)
     num_tasks = setting.num_experiences
     shares = [1 - 1 / (num_tasks - task) for task in range(num_tasks)]
-    return PackNet(
+    strategy = PackNet(
         model=model,
         optimizer=_sgd(model, lr, 0.0),  # momentum would move frozen weights
         post_prune_epochs=max(1, round(post_prune_share * options["train_epochs"])),
         prune_proportion=shares,
         **options,
     )
+    repair_plugins_of_packnet(strategy)
+    return strategy
 
 
 def _single_task(predict_with: str, *, finetunes: bool = False) -> Build:
@@ -183,7 +198,7 @@ def _dlcpa(ssl: str | None, **ablation: Any) -> Build:
             head = HEADS[ssl](**{name: options.pop(name) for name in known if name in options})
 
         def schedule(optimizer: Any) -> MultiStepLR:
-            return MultiStepLR(optimizer, [options["train_epochs"] - last_epochs])
+            return MultiStepLR(optimizer, [max(1, options["train_epochs"] - last_epochs)])
 
         return DLCPAStrategy(
             model=network,
@@ -232,8 +247,8 @@ METHODS = {
     # Methods with a buffer
     "gem": Method("GEM", _gradient_memory(GEM), keeps_samples=True),
     "agem": Method("A-GEM", _gradient_memory(AGEM), keeps_samples=True, channels_last=False),
-    "der": Method("DER", _avalanche(DER, mem_size=BUFFER_SIZE, beta=0.0), keeps_samples=True),
-    "der++": Method("DER++", _avalanche(DER, mem_size=BUFFER_SIZE), keeps_samples=True),
+    "der": Method("DER", functools.partial(_dark_experience, beta=0.0), keeps_samples=True),
+    "der++": Method("DER++", _dark_experience, keeps_samples=True),
     "replay": Method("Replay", _avalanche(Replay, mem_size=BUFFER_SIZE), keeps_samples=True),
     "icarl": Method("iCaRL", _icarl, keeps_samples=True),
     # Exemplar-free methods
@@ -242,7 +257,7 @@ METHODS = {
     "lwf": Method("LwF", _avalanche(LwF, strength="alpha", temperature=2.0)),
     "mas": Method("MAS", _avalanche(MAS, strength="lambda_reg")),
     "si": Method("SI", _si),
-    "packnet": Method("PackNet", _packnet, needs_task_labels=True),
+    "packnet": Method("PackNet", _packnet, needs_task_labels=True, channels_last=False),
     # Table 4's ablations of DLCPA + MoCoV2
     "dlcpa-a": _dlcpa_method("(a) without SSL", None),
     "dlcpa-b": _dlcpa_method("(b) additional classifier", "mocov2", plastic_classifier="temporary"),

@@ -14,7 +14,7 @@ from benchmarks.summaries import Summary, measure_of, percent
 
 
 def order_tables(name: str, scale: str, results: Iterable[Result]) -> list[Table]:
-    """Of each scenario, the methods that the paper has in any of its tables, the best first.
+    """Of each scenario, the methods that the paper measured for any of its tables, the best first.
 
     Args:
         name: Of an experiment.
@@ -44,10 +44,13 @@ def order_tables(name: str, scale: str, results: Iterable[Result]) -> list[Table
 
 
 def _published(method: str, setting: str, scenario: str) -> Published | None:
-    """What a table of the paper says of a method; the same number stands in several."""
+    """What a table of the paper says of a method; the same number stands in several.
+
+    Numbers that the paper quotes from others are of other protocols.
+    """
     place = (method, setting, scenario, "ACC")
     found = (p for p in read_all() if (p.ours, p.setting, p.scenario, p.measure) == place)
-    return next(found, None)
+    return next((p for p in found if not p.is_quoted), None)
 
 
 def _table(title: str, scenario: str, lines: list[tuple[str, Summary, Published]]) -> Table:

@@ -26,10 +26,15 @@ class Published:
     note: str
 
     @property
+    def is_quoted(self) -> bool:
+        """Whether the paper has it from another one."""
+        return self.note.startswith("quoted")
+
+    @property
     def text(self) -> str:
         """As the paper prints it, in percent."""
         text = f"{self.value} ± {self.deviation}" if self.deviation else self.value
-        return f"{text}†" if self.note.startswith("quoted") else text
+        return f"{text}†" if self.is_quoted else text
 
 
 def read_all() -> list[Published]:

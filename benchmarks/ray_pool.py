@@ -23,7 +23,7 @@ POLL_SECONDS = 1.0
 # As in a .gitignore. The chosen hyperparameters, in benchmarks/results, have to go along.
 NOT_SENT = [
     ".git",
-    ".venv",
+    ".venv*",
     "/tests",
     "/benchmarks/results/*_seed*.json",
     "/demo-results",
@@ -59,6 +59,7 @@ def run_on_ray(
     Yields:
         Which cells are not done; one that has ended is in it a last time.
     """
+    origin = commit()  # of the code that is sent: the run may outlast it here
     if not ray.is_initialized():
         ray.init(
             address=address,
@@ -71,7 +72,7 @@ def run_on_ray(
     try:
         while at_work:
             ended, _ = ray.wait(list(at_work), timeout=POLL_SECONDS)
-            reports = [_collect(handle, at_work.pop(handle), folder) for handle in ended]
+            reports = [_collect(handle, at_work.pop(handle), folder, origin) for handle in ended]
             yield [*reports, *(Progress(cell, 0) for cell in at_work.values())]
     finally:
         for handle in at_work:
@@ -85,10 +86,10 @@ def _run(cell: Cell, *, threads: int, **options: Any) -> Result:
     return run_cell(cell, **options)
 
 
-def _collect(handle: Any, cell: Cell, folder: Path) -> Progress:
+def _collect(handle: Any, cell: Cell, folder: Path, origin: str) -> Progress:
     try:
         result = ray.get(handle)
-        result["provenance"]["commit"] = commit()  # the code came from here, without its history
+        result["provenance"]["commit"] = origin  # the code came from here, without its history
         save_json(result, result_path(cell, folder))
     except (ray.exceptions.RayError, OSError) as error:
         reason = str(error).strip().splitlines()[-1]

@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +58,14 @@ from benchmarks.cells import (
     parse_changes,
     result_path,
 )
-from benchmarks.memory import kept_bytes, peak_bytes
+from benchmarks.memory import kept_bytes, peak_bytes, reset_peak
 from benchmarks.methods import METHODS
-from benchmarks.settings import SETTINGS
+from benchmarks.settings import SETTINGS, Setting
 
 PACKAGES = ("avalanche-dlcpa", "avalanche-lib", "torch", "torchvision", "numpy", "solo-learn")
 ROOT = Path(__file__).resolve().parents[1]
 CODE = (Path(avalanche_dlcpa.__file__).parent, Path(__file__).parent)
+EVAL_BATCH_SIZE = 256
 CHECKPOINT_MINUTES = 2.0  # besides those between experiences
 
 
@@ -91,6 +92,7 @@ def run_cell(
     """
     origin = provenance(cell, device)  # of the code as it is now: a run may outlast a commit
     setting = SETTINGS[cell.setting]
+    reset_peak(device)
     seed_everything(cell.seed)
     if cell.method in ANALYSES:
         found = ANALYSES[cell.method].run(
@@ -122,7 +124,7 @@ def result_of(cell: Cell, found: dict[str, Any], origin: dict[str, Any]) -> Resu
         "changes": dict(cell.changes),
         "hyperparameters": cell.hyperparameters,
         "epochs": setting.epochs,
-        "batch_size": setting.batch_size,
+        "batch_size": cell.batch_size,
         "num_experiences": cell.num_experiences,
         "views": setting.views,
         **found,
@@ -145,6 +147,43 @@ def _train_and_judge(
     for learned in training.steps():
         on_experience(learned)
     return training.found()
+
+
+def build_strategy(
+    cell: Cell,
+    setting: Setting,
+    options: dict[str, Any],
+    *,
+    plugins: list[SupervisedPlugin],
+    metrics: Iterable[PluginMetric[Any]] = (),
+    device: str,
+) -> SupervisedTemplate:
+    """The strategy of a cell's method on a fresh network.
+
+    Args:
+        cell: Method and setting.
+        setting: That of the cell, or what takes its place.
+        options: Hyperparameters.
+        plugins: Beside those of the method.
+        metrics: To be kept.
+        device: Where to train.
+    """
+    method = METHODS[cell.method]
+    network = setting.make_network(setting.num_classes)
+    if method.channels_last:
+        network = network.to(memory_format=torch.channels_last)
+    return method.build(
+        network,
+        setting=setting,
+        **options,
+        **({"views": setting.make_views()} if method.draws_views else {}),
+        train_mb_size=cell.batch_size,
+        train_epochs=setting.epochs,
+        eval_mb_size=EVAL_BATCH_SIZE,
+        device=device,
+        plugins=plugins,
+        evaluator=EvaluationPlugin(*metrics, loggers=[Silent()]),
+    )
 
 
 class Training:
@@ -175,22 +214,9 @@ class Training:
         )
         self._class_il, self._task_il = scenario_metrics()
         self._confusion = _Confusion(setting.num_classes)
-        network = setting.make_network(setting.num_classes)
-        if self.method.channels_last:
-            network = network.to(memory_format=torch.channels_last)
-        self.strategy = self.method.build(
-            network,
-            setting=setting,
-            **options,
-            **({"views": setting.make_views()} if self.method.draws_views else {}),
-            train_mb_size=setting.batch_size,
-            train_epochs=setting.epochs,
-            eval_mb_size=256,
-            device=device,
-            plugins=plugins,
-            evaluator=EvaluationPlugin(
-                self._class_il, self._task_il, self._confusion, loggers=[Silent()]
-            ),
+        metrics = (self._class_il, self._task_il, self._confusion)
+        self.strategy = build_strategy(
+            cell, setting, options, plugins=plugins, metrics=metrics, device=device
         )
         self._judged_on = "valid_stream" if cell.validation else "test_stream"
         self.train_stream = stream.train_stream[: cell.num_experiences]

@@ -31,7 +31,7 @@ class Setting:
         num_experiences: How many of the stream's experiences are learned, from the first on.
         num_classes: Outputs of the network.
         epochs: An experience.
-        batch_size: In training.
+        batch_size: In training, of methods for which no other was published.
         make_views: Makes the views of methods that draw their own.
         buffer_transform: Augments images from a buffer, where a method asks for it.
         tuned_on: Name of the setting whose hyperparameters apply; None: its own.
@@ -97,7 +97,6 @@ class _Plan:
         split: Its stream.
         num_experiences: Of the stream.
         num_classes: Of the data set.
-        batch_size: At paper scale.
         network: Makes the network at paper and lab scale.
         order: Seed of the order of the classes; None: the natural one.
         tuned_on: The setting whose hyperparameters apply, at paper scale.
@@ -110,7 +109,6 @@ class _Plan:
     split: Callable[..., NCScenario]
     num_experiences: int
     num_classes: int
-    batch_size: int = 32
     network: Callable[..., nn.Module] = backbones.resnet18
     order: int | None = None
     tuned_on: str | None = None
@@ -141,7 +139,6 @@ _TINY = _Plan(
     streams.split_tiny_imagenet,
     10,
     200,
-    batch_size=512,
     tuned_on="tiny-10",
     buffer_transform=RandomHorizontalFlip(),
     lab_epochs=5,
@@ -179,7 +176,7 @@ def _paper(plan: _Plan) -> Setting:
         num_experiences=plan.num_experiences,
         num_classes=plan.num_classes,
         epochs=100,
-        batch_size=plan.batch_size,
+        batch_size=32,
         buffer_transform=plan.buffer_transform,
         tuned_on=plan.tuned_on,
     )

@@ -222,7 +222,7 @@ def _notes(
     if scale != "paper":
         warning = "; not comparable with the published numbers" if published else ""
         yield f"{scale.capitalize()} scale: {scale_facts(name, scale, results)}{warning}."
-    quoted = {p.note.removeprefix("quoted from ") for p in published if p.text.endswith("†")}
+    quoted = {p.note.removeprefix("quoted from ") for p in published if p.is_quoted}
     if quoted:
         yield f"† The paper quotes it from {', '.join(sorted(quoted))}."
     if name in _REMARKS:

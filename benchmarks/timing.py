@@ -101,9 +101,9 @@ def unavoidable_passes(strategy: DLCPAStrategy) -> Callable[[], Any]:
         guard.restore()  # training goes on as if nothing had been
         return ()
 
-    backend = BACKENDS.get(strategy.device.type)
-    if backend is None:
+    if strategy.device.type not in BACKENDS:
         return run
+    backend = BACKENDS[strategy.device.type](strategy.device)
     for _ in range(StepGraph.warm_up_iterations):
         backend.warm_up(run)
     return backend.capture(run)

@@ -95,13 +95,13 @@ def best(rows: Iterable[Row], setting: str, method: str) -> dict[str, Any]:
     sound = [row for row in own if json.loads(row["hyperparameters"]) not in diverged]
     if not sound:
         raise ValueError(f"Expected tuning rows of {method} in {setting}, got none.")
-    scores: dict[str, list[tuple[float, float]]] = {}
+    scores: dict[str, dict[str, tuple[float, float]]] = {}
     for row in sound:
         pair = (float(row["class_il_ACC"] or 0), float(row["task_il_ACC"] or 0))
-        scores.setdefault(row["hyperparameters"], []).append(pair)
+        scores.setdefault(row["hyperparameters"], {})[row["seed"]] = pair
     most_seeds = max(map(len, scores.values()))
     means = {
-        words: tuple(statistics.fmean(scenario) for scenario in zip(*pairs, strict=True))
+        words: tuple(statistics.fmean(scenario) for scenario in zip(*pairs.values(), strict=True))
         for words, pairs in scores.items()
         if len(pairs) == most_seeds
     }
@@ -159,7 +159,9 @@ def tune(
         elif NonFiniteLossError.__name__ in failure:  # a result, too
             _add_row(path, _row(cell, None))
 
-    return run_grid(cells, run, on_end=enter)
+    failures = run_grid(cells, run, on_end=enter)
+    # The logs go with the folder of the results.
+    return {cell: reason.partition(" (see logs/")[0] for cell, reason in failures.items()}
 
 
 def _row(cell: Cell, result: Result | None) -> tuple[Any, ...]:

@@ -52,6 +52,7 @@ def make_result(
         "hyperparameters": {"lr": 0.01},
         "epochs": plan.epochs,
         "batch_size": 32,
+        "views": plan.views,
         "judged_on": "test_stream",
         "num_experiences": num_tasks,
         "classes": [labels[t * per_task :][:per_task].tolist() for t in range(num_tasks)],

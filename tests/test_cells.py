@@ -75,6 +75,14 @@ def test_a_setting_takes_the_hyperparameters_of_that_on_which_it_was_tuned():
     assert hyperparameters_of("dlcpa-mocov2", "tiny-25")["lr"] == 0.02  # the paper's table
 
 
+@pytest.mark.parametrize(
+    ("method", "size"), [("gem", 64), ("der", 32), ("dlcpa-e", 512), ("dlcpa-byol-gaussian", 512)]
+)
+def test_batch_sizes_are_those_of_the_papers_table(method, size):
+    assert Cell(method, "tiny-10").batch_size == Cell(method, "tiny-25").batch_size == size
+    assert Cell(method, "cifar100-10").batch_size == Cell(method, "lab-tiny-10").batch_size == 32
+
+
 def test_hyperparameters_that_nobody_chose_are_asked_for():
     message = "none, published or chosen: run `python -m benchmarks.tune --setting cifar100-10 --me"
     with pytest.raises(ValueError, match=message):

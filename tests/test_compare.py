@@ -162,6 +162,15 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
         (["tabel4"], "Expected a table or figure by name, got 'tabel4'. Did you mean 'table4'?"),
         (["table4", "--methods", "ewc"], "Expected a method by name, got 'ewc'. There are dlcpa-a"),
         ([], "Expected a table or figure, or --methods and --settings, got neither. There are tab"),
+        (
+            ["table4", "--set", "lr=1"],
+            "Expected 'table4' alone, whose settings and changes are its",
+        ),
+        (
+            ["table4", "--ssl", "byol"],
+            "Expected 'table4' alone, whose settings and changes are its",
+        ),
+        (["--methods", "dlcpa-a", "--settings", "digits", "--ssl", "byol"], "which has its own"),
         (["table4", "--jobs", "0"], "Expected `--jobs` to be at least 1, got 0"),
     ],
 )

@@ -444,13 +444,15 @@ def test_the_state_of_the_model_holds_it():
     file = io.BytesIO()
     torch.save(strategy.model.state_dict(), file)
     file.seek(0)
-    model = DualLearner(SmallCNN(num_classes=1))
+    model = DualLearner(SmallCNN(num_classes=1)).eval()
     model.load_state_dict(torch.load(file, weights_only=True))
     images, _ = batch_of(stream.test_stream[0])
     with torch.no_grad():
-        ours, theirs = model.eval()(images), strategy.model.eval()(images)
+        ours, theirs = model(images), strategy.model.eval()(images)
     assert torch.equal(ours, theirs)
     assert not any(p.requires_grad for p in model.gaussian.parameters())
+    answers = [m(images, torch.full((len(images),), 9)) for m in (model, strategy.model)]
+    assert torch.equal(*answers)  # of a task never trained: none of the classes
     strategy.model.gaussian = None
     model.load_state_dict(strategy.model.state_dict())
     assert model.gaussian is None

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from test_class_statistics import cloud
+from test_folder_lock import OtherProcess
 
 from avalanche_dlcpa.class_statistics import ClassStatistics, class_statistics
 from avalanche_dlcpa.gaussian import linear_discriminants
@@ -89,6 +90,18 @@ def test_networks_that_are_there_are_judged_without_training_again(found, networ
         gaussian.study(Training(METHOD, TWIN, 2), networks)
 
 
+def test_a_training_longer_than_its_stream_is_refused_before_it_begins(tmp_path):
+    with pytest.raises(ValueError, match=f"at most 5 experiences of {TWIN}, got 6"):
+        gaussian.study(Training("naive", TWIN, 0, num_experiences=6), tmp_path)
+
+
+def test_two_processes_do_not_train_into_one_folder(tmp_path):
+    other = OtherProcess(tmp_path)
+    with pytest.raises(ValueError, match="that no other process uses"):
+        gaussian.study(Training("naive", TWIN, 0), tmp_path)
+    other.end()
+
+
 def test_a_training_that_was_cut_short_starts_anew(tmp_path):
     training = Training("naive", TWIN, 0, num_experiences=2, epochs=1)
     (tmp_path / "experience0.pt").write_bytes(b"cut short")
@@ -120,7 +133,12 @@ def test_on_the_validation_split_every_combination_is_judged_and_the_test_set_le
     ("method", "setting", "message"),
     [
         ("packnet", TWIN, "is not told the task, got packnet"),
-        ("joint", TWIN, "experience after experience .* got joint"),
+        ("joint", TWIN, "experience after experience, .* got joint"),
+        ("stl", TWIN, "linear heads on one extractor, got stl"),
+        ("icarl", TWIN, "linear heads on one extractor, got icarl"),
+        ("dlcpa-byol-gaussian", TWIN, "linear heads on one extractor, got dlcpa-byol-gaussian"),
+        ("packnet", "lab-cifar100-10", "got packnet"),
+        ("mas", "lab-cifar100-10", "Expected hyperparameters of mas in lab-cifar100-10, got none"),
         ("naiv", TWIN, "Did you mean 'naive'"),
         ("naive", "digitz", "Did you mean 'digits'"),
     ],
@@ -253,6 +271,7 @@ def synthetic(accuracies, *, seed=0, judged_on="test_stream", method=METHOD):
         "judged_on": judged_on,
         "training_seconds": 100.0,
         "plugin_seconds": 2.0,
+        "provenance": {"training": {"commit": "abc1234"}},
         "variants": {
             name: {"class_il": summary(accuracy), "task_il": summary(accuracy + 0.3)}
             for name, accuracy in accuracies.items()
@@ -291,6 +310,10 @@ def test_the_report_of_a_folder(tmp_path):
     (figure,) = tmp_path.glob("*.png")
     assert f"({figure.name})" in page
     assert figure.stat().st_size > 5000
+    older = {name: accuracy for name, accuracy in ACCURACIES.items() if name != "two-layers"}
+    (tmp_path / "c_seed2.json").write_text(json.dumps(synthetic(older, seed=2)))
+    with pytest.raises(ValueError, match="with the same variants, got different ones"):
+        gaussian_report.write_report(tmp_path)
     odd = copy.deepcopy(synthetic(ACCURACIES, seed=2))
     odd["shrinkage"] = 0.2
     (tmp_path / "c_seed2.json").write_text(json.dumps(odd))
@@ -307,7 +330,9 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
     words = ["--method", METHOD, "--setting", TWIN, "--num-experiences", "2", "--epochs", "1"]
     monkeypatch.setattr(sys, "argv", ["gaussian", *words, "--out", str(tmp_path)])
     gaussian.main()
-    result = json.loads((tmp_path / f"{TWIN}_{METHOD}_variants_seed0.json").read_text())
+    result = json.loads(
+        (tmp_path / f"{TWIN}_{METHOD}_experiences=2_epochs=1_seed0_variants.json").read_text()
+    )
     command = f"--method {METHOD} --setting {TWIN} --seed 0 --num-experiences 2 --epochs 1"
     assert command in result["provenance"]["command"]
     monkeypatch.setattr(sys, "argv", ["gaussian_report", str(tmp_path)])

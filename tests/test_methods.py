@@ -2,15 +2,17 @@ import numpy as np
 import pytest
 import torch
 from avalanche.training.plugins import EvaluationPlugin
+from helpers import Probe
 
 from avalanche_dlcpa import seed_everything
 from avalanche_dlcpa.self_supervised import HEADS
+from benchmarks import methods
 from benchmarks.cells import Cell
 from benchmarks.grids import GRIDS
 from benchmarks.hyperparameters import PUBLISHED
 from benchmarks.methods import BUFFER_SIZE, METHODS
 from benchmarks.networks import ThreeLayerCNN, packnet_network
-from benchmarks.run import run_cell
+from benchmarks.run import Training, run_cell
 from benchmarks.settings import SETTINGS
 
 TWIN = "digits-cifar100-10"
@@ -32,9 +34,8 @@ def trained(method, *, setting=TWIN, train_epochs=2, **changes):
     strategy = chosen.build(
         ThreeLayerCNN(width=8),
         setting=plan,
-        **{**dict(first_of(method).changes), **changes},
+        **{**dict(first_of(method).changes), "train_mb_size": 32, **changes},
         **({"views": plan.make_views()} if chosen.draws_views else {}),
-        train_mb_size=32,
         train_epochs=train_epochs,
         eval_mb_size=256,
         evaluator=EvaluationPlugin(),
@@ -53,6 +54,15 @@ def test_every_method_learns_and_is_judged_in_its_scenarios(method):
     assert np.isnan(class_il).all() == METHODS[method].needs_task_labels
     assert np.isnan(task_il[:-1]).all() == METHODS[method].learns_at_once
     assert result["memory"]["kept_bytes"] > 0
+    assert result["training_seconds"] > 0
+
+
+@pytest.mark.parametrize("method", ["der", "der++"])
+def test_mini_batches_above_the_buffer_are_replayed_too(method, monkeypatch):
+    monkeypatch.setattr(methods, "BUFFER_SIZE", 20)
+    replaying = Probe(before_training_epoch=lambda s: s.replay_loader is not None)
+    trained(method, train_mb_size=32, train_epochs=1, plugins=[replaying])
+    assert replaying.seen["before_training_epoch"] == [False] + (NUM_TASKS - 1) * [True]
 
 
 @pytest.mark.parametrize("method", ["gem", "agem", "der", "der++", "replay", "icarl"])
@@ -87,7 +97,9 @@ def test_stl_never_forgets_and_stl_me_keeps_one_extractor():
 
 
 def test_packnet_gives_every_task_the_same_share_of_the_weights():
-    strategy = trained("packnet")
+    training = Training(first_of("packnet"), dataset_root=None, device="cpu")
+    assert list(training.steps())[-1] == NUM_TASKS
+    strategy = training.strategy
     for name, module in strategy.model.named_modules():
         if hasattr(module, "task_index"):
             counts = torch.bincount(module.task_index.flatten().int(), minlength=NUM_TASKS)

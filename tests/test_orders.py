@@ -37,6 +37,13 @@ def test_seeds_have_a_mean_and_a_deviation():
     assert class_il.rows[0].entries[0].text == "51.00 ± 1.41"
 
 
+def test_numbers_that_the_paper_quotes_are_left_out():
+    lwf = make_result("lwf", SETTING, class_il=0.2, task_il=0.6)
+    class_il, task_il = order_tables("grid", "lab", [*results(), lwf])
+    assert [row.label for row in task_il.rows][0] == "1. LwF"
+    assert not any("LwF" in row.label for row in class_il.rows)
+
+
 @pytest.mark.parametrize("scale", ["paper", "lab"])
 def test_without_two_methods_there_is_no_order(scale):
     assert order_tables("grid", scale, results()[:1]) == []

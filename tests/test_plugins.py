@@ -123,6 +123,35 @@ def test_evaluation_answers_with_the_average_and_training_goes_on_with_the_model
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
 
 
+def test_after_an_evaluation_that_raised_training_goes_on_with_the_model():
+    class Broken(SupervisedPlugin):
+        raises = False
+
+        def after_eval_forward(self, strategy, **kwargs):
+            if self.raises:
+                raise KeyboardInterrupt
+
+    def trained(*, breaks):
+        torch.manual_seed(0)
+        broken = Broken()
+        average = CumulativeParameterAveragingPlugin()
+        strategy, bench = naive(with_batch_norm(), [average, broken]), stream()
+        first, second, _ = bench.train_stream
+        strategy.train(first)
+        broken.raises = breaks
+        if breaks:
+            with pytest.raises(KeyboardInterrupt):
+                strategy.eval(bench.test_stream)
+        broken.raises = False
+        torch.manual_seed(1)
+        strategy.train(second)
+        return {**strategy.model.state_dict(), "mean": average.averaged_model[0].weight}
+
+    expected = trained(breaks=False)
+    for name, value in trained(breaks=True).items():
+        assert torch.equal(value, expected[name]), name
+
+
 def test_training_is_the_same_with_and_without_the_plugin():
     states = []
     for plugins in ([], [CumulativeParameterAveragingPlugin()]):

@@ -346,6 +346,8 @@ def broken_off(tmp_path, moment=10, **options):
         ({"train_epochs": 3}, "train_epochs 2, and this strategy 3"),
         ({"train_mb_size": 8}, "train_mb_size 16, and this strategy 8"),
         ({"stable_update": "ema"}, "stable_update cumulative"),
+        ({"eval_every": 1}, "eval_every -1, and this strategy 1"),
+        ({"views": lambda: PaperViews(mean=[0.5], std=[0.25])}, "views"),
         ({"criterion": nn.CrossEntropyLoss(label_smoothing=0.1)}, "criterion"),
         ({"plugins": lambda: [Counter()]}, "plugins"),
         ({"classifier": "gaussian"}, "plugins"),

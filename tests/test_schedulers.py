@@ -97,6 +97,21 @@ def test_a_scheduler_that_the_plugin_cannot_set_back_is_refused(name, monkeypatc
     assert rates_in_training(plugins=[plugin_of(name)]) != [pytest.approx(rates_alone(name))] * 3
 
 
+def test_a_rate_that_is_a_tensor_starts_anew_too():
+    model = mlp(size=8)
+    optimizer = Adam(model.parameters(), lr=torch.tensor(RATE), capturable=False)
+    probe = Probe(before_training_epoch=lambda s: float(s.optimizer.param_groups[0]["lr"]))
+    strategy = strategy_of(
+        model, optimizer=optimizer, plugins=[probe], train_epochs=EPOCHS,
+        scheduler=MAKE["MultiStepLR"],
+    )  # fmt: skip
+    rate = optimizer.param_groups[0]["lr"]
+    strategy.train(STREAM.train_stream)
+    rates = probe.seen["before_training_epoch"]
+    assert rates == pytest.approx(3 * rates_alone("MultiStepLR"))
+    assert optimizer.param_groups[0]["lr"] is rate
+
+
 @pytest.mark.parametrize("option", [{"reset_scheduler": False}, {"first_exp_only": True}])
 def test_a_warm_up_of_the_first_experience_alone(option):
     first, *others = rates_in_training(plugins=[plugin_of("LinearLR", **option)])

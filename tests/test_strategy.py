@@ -228,6 +228,24 @@ def test_batch_statistics_are_those_of_the_test_batch():
     assert not torch.allclose(strategy.model(images)[:2], strategy.model(images[:2]))
 
 
+def test_a_last_mini_batch_of_one_image_has_no_statistics():
+    stream = tensors_stream(size=8, per_class=5)  # two classes, ten images an experience
+    strategy = strategy_of(SmallCNN(), bn_statistics="batch", eval_mb_size=3)
+    strategy.train(stream.train_stream[0])
+    with pytest.raises(ValueError, match=r"got 10 images in mini-batches of 3, the last of 1"):
+        strategy.eval(stream.test_stream[:1])
+    strategy.eval_mb_size = 4
+    strategy.eval(stream.test_stream[:1])
+
+
+def test_statistics_are_recalibrated_in_the_precision_of_evaluation():
+    seen = set()
+    strategy, *_ = stable_after_one_step(bn_statistics="recalibrated", precision="bf16")
+    strategy.model.stable.conv.register_forward_hook(lambda m, i, output: seen.add(output.dtype))
+    strategy.train(tensors_stream(size=8, per_class=5).train_stream[1])
+    assert seen == {torch.bfloat16}
+
+
 # Repeating a run ----------------------------------------------------------------------------------
 
 

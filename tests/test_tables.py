@@ -399,13 +399,17 @@ def test_other_files_are_left_out_with_the_reason_and_stay(tmp_path, content, re
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("other", [{"hyperparameters": {"lr": 1.0}}, {"epochs": 3}])
+@pytest.mark.parametrize(
+    "other", [{"hyperparameters": {"lr": 1.0}}, {"epochs": 3}, {"views": "none()"}]
+)
 def test_seeds_that_ran_otherwise_are_not_averaged(tmp_path, other):
     results = [make_result(seed=0), make_result(seed=1, **other), make_result("ewc")]
     found, skipped = load_results(write(results, tmp_path))
     assert [r["method"] for r in found] == ["ewc"]
     assert list(skipped) == ["digits_naive_seed0.json", "digits_naive_seed1.json"]
-    assert all("to share hyperparameters, epochs and batch size" in r for r in skipped.values())
+    assert all(
+        "to share hyperparameters, epochs, batch size and views" in r for r in skipped.values()
+    )
 
 
 def test_provenance_names_all_commits_and_versions():

@@ -25,6 +25,7 @@ class BarlowTwins(SelfSupervisedHead):
     """
 
     loss_name = "barlow"
+    waits_for_device = True  # solo-learn's loss indexes by a mask
     projector: nn.Module
 
     def __init__(

@@ -30,6 +30,7 @@ class SelfSupervisedHead(nn.Module):
     Attributes:
         loss_name: The loss of solo-learn that `loss` calls, None for a loss of one's own.
         has_momentum_encoder: Whether `build` makes a ``momentum_encoder``.
+        waits_for_device: Whether its loss makes the host wait for a GPU: no graph can hold it.
 
     Raises:
         ImportError: ``loss_name`` is given and solo-learn is missing.
@@ -37,6 +38,7 @@ class SelfSupervisedHead(nn.Module):
 
     loss_name: str | None = None
     has_momentum_encoder: bool = False
+    waits_for_device: bool = False
     momentum_encoder: nn.Module | None
 
     def __init__(self) -> None:

@@ -22,6 +22,7 @@ class VICReg(SelfSupervisedHead):
     """
 
     loss_name = "vicreg"
+    waits_for_device = True  # solo-learn's loss indexes by a mask
     projector: nn.Module
 
     def __init__(self, *, hidden_features: int = 2048, out_features: int = 2048):
