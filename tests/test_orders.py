@@ -40,7 +40,7 @@ def test_seeds_have_a_mean_and_a_deviation():
 def test_numbers_that_the_paper_quotes_are_left_out():
     lwf = make_result("lwf", SETTING, class_il=0.2, task_il=0.6)
     class_il, task_il = order_tables("grid", "lab", [*results(), lwf])
-    assert [row.label for row in task_il.rows][0] == "1. LwF"
+    assert task_il.rows[0].label == "1. LwF"
     assert not any("LwF" in row.label for row in class_il.rows)
 
 

@@ -39,6 +39,7 @@ from torch.optim import Adam
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR
 from walker import holding, reachable
 
+from avalanche_dlcpa import PaperViews
 from avalanche_dlcpa.metrics import scenario_metrics
 
 STREAM = tensors_stream(tasks=((0, 1), (2, 3)), per_class=20, size=8)  # 3 mini-batches an epoch
@@ -347,7 +348,6 @@ def broken_off(tmp_path, moment=10, **options):
         ({"train_mb_size": 8}, "train_mb_size 16, and this strategy 8"),
         ({"stable_update": "ema"}, "stable_update cumulative"),
         ({"eval_every": 1}, "eval_every -1, and this strategy 1"),
-        ({"views": lambda: PaperViews(mean=[0.5], std=[0.25])}, "views"),
         ({"criterion": nn.CrossEntropyLoss(label_smoothing=0.1)}, "criterion"),
         ({"plugins": lambda: [Counter()]}, "plugins"),
         ({"classifier": "gaussian"}, "plugins"),
@@ -363,6 +363,15 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, options, difference):
         other.strategy.resume(tmp_path)
     assert_same_state(state_of(other.strategy.model), state)
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_views_of_other_constants_are_another_run(tmp_path):
+    views = [PaperViews(mean=[mean], std=[0.25]) for mean in (0.5, 0.4)]
+    first, second = (Run(ssl="simclr", views=view) for view in views)
+    first.strategy.resume(tmp_path, **EVERY)
+    assert first.break_off_after(1)
+    with pytest.raises(ValueError, match="It is of another run: it has views"):
+        second.strategy.resume(tmp_path)
 
 
 def test_another_script_is_refused(tmp_path):

@@ -1,11 +1,12 @@
 """Every scheduler of torch, used in both ways: each experience has the rates of the first."""
 
 import pytest
+import torch
 from avalanche.training.plugins import LRSchedulerPlugin
 from helpers import Probe, SmallCNN, mlp, optimized, strategy_of, tensors_stream
 from matrix import proves
 from torch import nn
-from torch.optim import SGD
+from torch.optim import SGD, Adam
 from torch.optim import lr_scheduler as of
 from torch.optim.swa_utils import SWALR
 
@@ -99,7 +100,7 @@ def test_a_scheduler_that_the_plugin_cannot_set_back_is_refused(name, monkeypatc
 
 def test_a_rate_that_is_a_tensor_starts_anew_too():
     model = mlp(size=8)
-    optimizer = Adam(model.parameters(), lr=torch.tensor(RATE), capturable=False)
+    optimizer = Adam(model.parameters(), lr=torch.tensor(RATE))
     probe = Probe(before_training_epoch=lambda s: float(s.optimizer.param_groups[0]["lr"]))
     strategy = strategy_of(
         model, optimizer=optimizer, plugins=[probe], train_epochs=EPOCHS,
