@@ -249,3 +249,21 @@ def test_the_tables_of_the_readme_are_those_of_the_results(setting):
     for result in chosen:
         check_same(result, cell_of(result))
     assert as_markdown(comparison_table(chosen)) in (ROOT / "README.md").read_text()
+
+
+def test_what_the_readme_says_of_the_last_task_in_the_lab_setting():
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert "on the last it is at 8 % where the others" in text
+    assert "are above 60 %" in text
+    found = {}
+    for result in load_results(RESULTS)[0]:
+        if result["setting"] == "lab-cifar100":
+            last_row = result["class_il"]["accuracy_matrix"][-1]
+            found.setdefault(result["method"], []).append(last_row)
+    means = {method: 100 * np.mean(rows, axis=0) for method, rows in found.items()}
+    ours = means.pop("dlcpa-mocov2")
+    assert round(ours[-1]) == 8
+    assert ours[:3].min() > ours[3:].max()
+    for other in means.values():
+        assert other[-1] > 60
+        assert other[:-2].max() == 0
