@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from avalanche.training.templates.base_sgd import PeriodicEval
 from torch import nn
 
 from avalanche_dlcpa.arguments import plain_options
@@ -97,7 +98,7 @@ def fingerprint_of(strategy: DLCPAStrategy) -> dict[str, Any]:
         "plastic_classifier": strategy.plastic_classifier,
         "classifier_features": strategy.classifier_features,
         "eval_every": strategy.eval_every,
-        "peval_mode": strategy.peval_mode,
+        "peval_mode": [p.peval_mode for p in strategy.plugins if isinstance(p, PeriodicEval)],
         "train_mb_size": strategy.train_mb_size,
         "train_epochs": strategy.train_epochs,
         "eval_mb_size": strategy.eval_mb_size,

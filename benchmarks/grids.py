@@ -1,7 +1,7 @@
 """What `benchmarks.tune` tries, on the validation split: setting -> method -> grids.
 
 At the lab scale of the comparison (`lab-cifar100-10`), every method has the same budget: four
-combinations; EWC has four more, since its first ones were all below Naive, which it is at strength 0.
+combinations; EWC has four more, since its first ones were all below Naive, its limit at strength 0.
 """
 
 from __future__ import annotations

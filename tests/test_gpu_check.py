@@ -42,7 +42,7 @@ def test_the_dry_run_writes_every_file(tmp_path):
     assert [r["head"] for r in throughput["configurations"]] == ["mocov2"]
     [path] = tmp_path.glob("digits_*.json")
     result = read_result(path)
-    assert result["learned"] == 5
+    assert result["num_experiences"] == 5
     assert f"5 tasks, {result['training_seconds']:.0f} s of training" in done.stdout
 
 

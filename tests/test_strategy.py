@@ -229,10 +229,11 @@ def test_batch_statistics_are_those_of_the_test_batch():
 
 
 def test_a_last_mini_batch_of_one_image_has_no_statistics():
-    stream = tensors_stream(size=8, per_class=5)  # two classes, ten images an experience
+    stream = tensors_stream(size=8, per_class=5)
+    assert len(stream.test_stream[0].dataset) == 4
     strategy = strategy_of(SmallCNN(), bn_statistics="batch", eval_mb_size=3)
     strategy.train(stream.train_stream[0])
-    with pytest.raises(ValueError, match=r"got 10 images in mini-batches of 3, the last of 1"):
+    with pytest.raises(ValueError, match=r"got 4 images in mini-batches of 3, the last of 1"):
         strategy.eval(stream.test_stream[:1])
     strategy.eval_mb_size = 4
     strategy.eval(stream.test_stream[:1])
