@@ -42,7 +42,6 @@ class Experiment:
 
     Attributes:
         title: For pages.
-        label: Of the table or figure in the paper's source.
         settings: At paper scale.
         methods: In the order of the rows.
         columns: Of a table; a figure has none.
@@ -50,7 +49,6 @@ class Experiment:
     """
 
     title: str
-    label: str
     settings: tuple[str, ...]
     methods: tuple[str, ...]
     columns: tuple[Column, ...] = ()
@@ -84,7 +82,6 @@ def _columns(
 
 def _table(
     title: str,
-    label: str,
     settings: tuple[str, ...],
     methods: tuple[str, ...],
     *,
@@ -92,7 +89,7 @@ def _table(
     measures: tuple[str, ...] = ("ACC",),
 ) -> Experiment:
     columns = _columns(settings, scenarios, measures)
-    return Experiment(title, label, settings, methods, columns)
+    return Experiment(title, settings, methods, columns)
 
 
 _STL = ("stl", "stl-me", "stl-me-finetuned")
@@ -104,66 +101,66 @@ _ABLATIONS = ("dlcpa-a", "dlcpa-b", "dlcpa-c", "dlcpa-d", "dlcpa-e")
 
 EXPERIMENTS = {
     "table1": _table(
-        "STL and its variants", "tab:baseline", ("mnist-5", "cifar100-10"), _STL,
+        "STL and its variants", ("mnist-5", "cifar100-10"), _STL,
         scenarios=("task_il",),
     ),
     "table2": _table(
-        "Task incremental learning", "tab:compare_taskil",
+        "Task incremental learning",
         ("cifar100-10", "cifar100-20", "tiny-25"),
         ("stl", *_BUFFER[:-1], *_EXEMPLAR_FREE, "packnet", *_DLCPA),
         scenarios=("task_il",), measures=("ACC", "BWT"),
     ),
     "table3": _table(
-        "Class incremental learning", "tab:compare_classil", ("cifar100-10", "tiny-10"),
+        "Class incremental learning", ("cifar100-10", "tiny-10"),
         ("joint", "cumulative", *_BUFFER, *_EXEMPLAR_FREE, *_DLCPA), scenarios=("class_il",),
     ),
     "table4": _table(
-        "Ablations", "tab:ablation", ("cifar100-10", "tiny-10"), (*_ABLATIONS, "dlcpa-mocov2")
+        "Ablations", ("cifar100-10", "tiny-10"), (*_ABLATIONS, "dlcpa-mocov2")
     ),
     "table7": _table(
-        "Class incremental learning with 5, 10 and 20 tasks", "tab:tasknum_cil",
+        "Class incremental learning with 5, 10 and 20 tasks",
         ("cifar100-5", "cifar100-10", "cifar100-20"), ("naive", "ewc", "lwf", "dlcpa-mocov2"),
         scenarios=("class_il",),
     ),
     "table8": _table(
-        "Methods with masks", "tab:mask", ("tiny-10",), ("packnet", "dlcpa-mocov2")
+        "Methods with masks", ("tiny-10",), ("packnet", "dlcpa-mocov2")
     ),
     "table9": _table(
-        "ResNet-34", "tab:resnet34", ("cifar100-10-resnet34", "tiny-10-resnet34"),
+        "ResNet-34", ("cifar100-10-resnet34", "tiny-10-resnet34"),
         ("der++", "dlcpa-mocov2"),
     ),
     "table10": _table(
-        "Five orders of the tasks", "tab:task_order",
+        "Five orders of the tasks",
         tuple(f"cifar100-10-order{n}" for n in ORDERS), ("dlcpa-mocov2",),
     ),
     "heads": _table(
-        "DLCPA with every self-supervised head", "", ("cifar100-10",),
+        "DLCPA with every self-supervised head", ("cifar100-10",),
         ("dlcpa-a", *_OTHER_HEADS, *_DLCPA),
     ),
     "ssl-baselines": dataclasses.replace(
         _table(
-            "Baselines with the self-supervised loss of DLCPA", "", ("cifar100-10",),
+            "Baselines with the self-supervised loss of DLCPA", ("cifar100-10",),
             ("naive", "ewc", "lwf"),
         ),
         changes=({}, {"ssl": "mocov2"}),
     ),
     "lambda": Experiment(
-        "Sensitivity to the weight of the supervised loss", "fig:sensitive",
+        "Sensitivity to the weight of the supervised loss",
         ("cifar100-10", "tiny-10"), ("dlcpa-mocov2",),
         changes=tuple({"supervised_weight": x} for x in (0.0, 0.1, 1.0, 10.0, 100.0, 1000.0)),
     ),
     "over-time": Experiment(
-        "Accuracy of each task over time", "fig:ps", ("tiny-10",), ("der++", "dlcpa-mocov2")
+        "Accuracy of each task over time", ("tiny-10",), ("der++", "dlcpa-mocov2")
     ),
     "confusion": Experiment(
-        "Confusion matrices", "fig:confusion", ("cifar100-10",), ("der++", "dlcpa-mocov2")
+        "Confusion matrices", ("cifar100-10",), ("der++", "dlcpa-mocov2")
     ),
     "linear-probe": Experiment(
-        "Linear probes of the extractors of STL and STL-me", "fig:linear_probe", ("cifar100-10",),
+        "Linear probes of the extractors of STL and STL-me", ("cifar100-10",),
         ("linear-probe",),
     ),
     "loss-surface": Experiment(
-        "Loss over the plane of two tasks' extractors", "fig:landscape", ("cifar100-10",),
+        "Loss over the plane of two tasks' extractors", ("cifar100-10",),
         ("loss-surface",), changes=({}, {"ssl": "mocov2"}),
     ),
 }  # fmt: skip
@@ -171,7 +168,7 @@ EXPERIMENTS = {
 # The grid that the README shows: all exemplar-free methods, those with a buffer that the paper has,
 # the upper bounds and the ablations.
 EXPERIMENTS["grid"] = _table(
-    "All methods", "", ("cifar100-10",),
+    "All methods", ("cifar100-10",),
     (*_STL, "joint", "gem", "der++", "naive", "ewc", "lwf", *_ABLATIONS, *_DLCPA),
     measures=("ACC", "BWT"),
 )  # fmt: skip

@@ -23,7 +23,7 @@ from benchmarks.gaussian_variants import TITLES
 from benchmarks.markup import NOTHING, Entry, Row, Table, as_markdown
 from benchmarks.methods import METHODS
 from benchmarks.settings import SETTINGS
-from benchmarks.summaries import measure_of, percent, summarize
+from benchmarks.summaries import measure_of, percent, summarize, with_deviation
 
 DRAWN = ("linear", "stored", "map", "oracle")
 COLUMNS = [(scenario, measure) for measure in ("ACC", "BWT") for scenario in SCENARIOS]
@@ -85,11 +85,7 @@ def _entries(runs: Sequence[Result], name: str) -> Iterable[Entry]:
     own = [run["variants"][name] for run in runs]
     for scenario, measure in COLUMNS:
         found = measure_of(own, scenario, measure)
-        if found is None:
-            yield Entry(NOTHING)
-            continue
-        deviation = "" if found.deviation is None else f" ± {percent(found.deviation)}"
-        yield Entry(percent(found.mean) + deviation)
+        yield Entry(NOTHING if found is None else with_deviation(found))
 
 
 def _commits(runs: Sequence[Result]) -> str:

@@ -10,7 +10,7 @@ from benchmarks.experiments import EXPERIMENTS, SCENARIOS, title_of
 from benchmarks.markup import Entry, Row, Table
 from benchmarks.published import Published, read_all
 from benchmarks.settings import SETTINGS, at_scale
-from benchmarks.summaries import Summary, measure_of, percent
+from benchmarks.summaries import Summary, measure_of, with_deviation
 
 
 def order_tables(name: str, scale: str, results: Iterable[Result]) -> list[Table]:
@@ -59,8 +59,7 @@ def _table(title: str, scenario: str, lines: list[tuple[str, Summary, Published]
     places = [1 + sum(other > value for other in papers) for value in papers]
     rows = []
     for (label, ours, paper), place in zip(lines, places, strict=True):
-        deviation = "" if ours.deviation is None else f" ± {percent(ours.deviation)}"
-        texts = [percent(ours.mean) + deviation, paper.text, str(place)]
+        texts = [with_deviation(ours), paper.text, str(place)]
         rows.append(Row(f"{len(rows) + 1}. {label}", tuple(map(Entry, texts))))
     pairs = list(itertools.combinations(papers, 2))
     kept = sum(better >= worse for better, worse in pairs)

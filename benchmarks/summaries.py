@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from benchmarks.cells import Result
 
@@ -35,6 +35,22 @@ def summarize(values: Iterable[float | None]) -> Summary | None:
 def measure_of(runs: Iterable[Result], scenario: str, measure: str) -> Summary | None:
     """ACC or BWT of a scenario over runs that differ in the seed."""
     return summarize(run[scenario][measure] for run in runs)
+
+
+def with_deviation(summary: Summary, write: Callable[[float], str] | None = None) -> str:
+    """A mean and, where there is one, its deviation.
+
+    Args:
+        summary: Of a measure.
+        write: Makes a word of each; None: `percent`.
+
+    Example:
+        >>> with_deviation(Summary(0.25, 0.01, 3)), with_deviation(Summary(7.0, None, 1), str)
+        ('25.00 ± 1.00', '7.0')
+    """
+    write = write or percent
+    deviation = "" if summary.deviation is None else f" ± {write(summary.deviation)}"
+    return write(summary.mean) + deviation
 
 
 def percent(fraction: float) -> str:

@@ -11,7 +11,7 @@ from benchmarks.loading import by_method, in_order
 from benchmarks.markup import NOTHING, Entry, Row, Table
 from benchmarks.published import AVERAGE, Published, read_published
 from benchmarks.settings import SETTINGS, at_scale
-from benchmarks.summaries import Summary, marks, measure_of, percent, summarize
+from benchmarks.summaries import Summary, marks, measure_of, percent, summarize, with_deviation
 
 UPPER_BOUNDS = ("stl", "stl-me-finetuned", "joint", "cumulative")  # of the paper's captions
 _REMARKS = {
@@ -174,9 +174,7 @@ def _entries(
 
 
 def _summary_text(summary: Summary) -> str:
-    if summary.deviation is None:
-        return f"{percent(summary.mean)} ({summary.num})"
-    return f"{percent(summary.mean)} ± {percent(summary.deviation)} ({summary.num})"
+    return f"{with_deviation(summary)} ({summary.num})"
 
 
 def _summary_rank(summary: Summary) -> float:
@@ -264,7 +262,4 @@ def comparison_table(results: Iterable[Result]) -> Table:
 
 
 def _plain(summary: Summary | None, write: Callable[[float], str]) -> str:
-    if summary is None:
-        return NOTHING
-    deviation = "" if summary.deviation is None else f" ± {write(summary.deviation)}"
-    return write(summary.mean) + deviation
+    return NOTHING if summary is None else with_deviation(summary, write)
