@@ -17,9 +17,10 @@ from tqdm import tqdm
 
 from benchmarks.cells import grid, result_path
 from benchmarks.experiments import title_of
+from benchmarks.json_file import save_json
 from benchmarks.markup import as_text
 from benchmarks.report import make_sections, write_report
-from benchmarks.run import run_cell, save_json
+from benchmarks.run import run_cell
 from benchmarks.settings import SETTINGS
 from benchmarks.tables import comparison_table
 

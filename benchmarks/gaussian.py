@@ -21,15 +21,17 @@ import torch
 
 from avalanche_dlcpa.gaussian_plugin import RIDGE, SHRINKAGE
 from benchmarks.gaussian_judge import Judge
-from benchmarks.gaussian_training import RECORD, Training
+from benchmarks.gaussian_training import RECORD, StudiedTraining
 from benchmarks.gaussian_variants import Combinations, Variants
-from benchmarks.run import add_run_arguments, origin_of, save_json
+from benchmarks.json_file import save_json
+from benchmarks.origin import origin_of
+from benchmarks.run import add_run_arguments
 
 Result = dict[str, Any]
 
 
 def study(
-    training: Training,
+    training: StudiedTraining,
     networks: Path,
     *,
     validation: bool = False,
@@ -106,7 +108,7 @@ def main() -> None:
         command += [f"--{name.replace('_', '-')}", *([] if value is True else [f"{value}"])] * shown
     how = {name: words.pop(name) for name in ("validation", "dataset_root", "device")}
     try:
-        training = Training(**words)
+        training = StudiedTraining(**words)
         folder = (networks or out / "networks") / training.name
         result = study(training, folder, **how, command=command)
     except ValueError as error:

@@ -16,16 +16,18 @@ from avalanche_dlcpa.folder_lock import lock_folder
 from avalanche_dlcpa.frozen_extractor import FrozenExtractor
 from avalanche_dlcpa.model_head import find_head
 from benchmarks.cells import Cell
+from benchmarks.json_file import save_json
 from benchmarks.methods import METHODS
 from benchmarks.names import expect_known
-from benchmarks.run import build_strategy, expect_finite, origin_of, save_json
+from benchmarks.origin import origin_of
 from benchmarks.settings import SETTINGS, Setting
+from benchmarks.training import build_strategy, expect_finite
 
 RECORD = "training.json"
 
 
 @dataclasses.dataclass(frozen=True)
-class Training:
+class StudiedTraining:
     """A training, done or to be done.
 
     Attributes:

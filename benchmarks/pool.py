@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from benchmarks.cells import Cell
-from benchmarks.run import ROOT, add_run_arguments
+from benchmarks.origin import ROOT
+from benchmarks.run import add_run_arguments
 
 POLL_SECONDS = 0.2
 

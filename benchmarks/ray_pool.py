@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cells import Cell, Result, result_path
+from benchmarks.json_file import save_json
+from benchmarks.origin import ROOT, commit
 from benchmarks.pool import Progress
-from benchmarks.run import ROOT, commit, run_cell, save_json
+from benchmarks.run import run_cell
 
 try:
     import ray

@@ -30,9 +30,11 @@ from torch.optim import SGD
 from avalanche_dlcpa import DLCPAStrategy, backbones, seed_everything, streams
 from avalanche_dlcpa.precision import PRECISIONS
 from avalanche_dlcpa.self_supervised import HEADS
+from benchmarks.json_file import save_json
 from benchmarks.memory import kept_bytes, peak_bytes, reset_peak
+from benchmarks.origin import origin_of
 from benchmarks.phases import PHASES
-from benchmarks.run import add_run_arguments, origin_of, save_json
+from benchmarks.run import add_run_arguments
 from benchmarks.timing import IterationTimes, Stopwatch
 
 NUM_CLASSES = 10  # of the experience

@@ -27,11 +27,11 @@ from avalanche_dlcpa import NonFiniteLossError
 from benchmarks.cells import Cell, Result, read_result, result_path
 from benchmarks.grids import GRIDS, Grid
 from benchmarks.hyperparameters import CHOSEN, DIVERGED
+from benchmarks.json_file import save_json
 from benchmarks.live import run_grid
 from benchmarks.methods import METHODS
 from benchmarks.names import expect_known
 from benchmarks.pool import Runner, add_pool_arguments, pool_of
-from benchmarks.run import save_json
 
 TUNING = Path(__file__).parent / "results" / "tuning.csv"
 FIELDS = (

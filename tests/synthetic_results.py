@@ -3,7 +3,7 @@
 import numpy as np
 
 from benchmarks.cells import FORMAT, Cell
-from benchmarks.run import save_json
+from benchmarks.json_file import save_json
 from benchmarks.settings import SETTINGS
 
 

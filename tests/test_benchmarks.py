@@ -14,9 +14,11 @@ from benchmarks import demo, run, tune
 from benchmarks.cells import Cell, check_same
 from benchmarks.grids import GRIDS
 from benchmarks.hyperparameters import CHOSEN, hyperparameters_of
+from benchmarks.json_file import save_json
 from benchmarks.loading import cell_of, load_results
 from benchmarks.markup import as_markdown
 from benchmarks.methods import METHODS
+from benchmarks.origin import PACKAGES
 from benchmarks.pool import run_in_processes
 from benchmarks.settings import SETTINGS
 from benchmarks.tables import comparison_table
@@ -43,7 +45,7 @@ def test_a_run_gives_the_whole_matrices_and_numbers_that_follow_from_them(method
         assert summary["BWT"] == pytest.approx((matrix[-1] - matrix.diagonal())[:-1].mean())
     assert result["seed"] == 3
     assert result["hyperparameters"] == hyperparameters_of(method, "digits")
-    assert result["provenance"]["versions"].keys() == set(run.PACKAGES)
+    assert result["provenance"]["versions"].keys() == set(PACKAGES)
     assert result["provenance"]["command"].endswith(f"--method {method} --setting {TWIN} --seed 3")
     assert result["training_seconds"] > 0
 
@@ -205,10 +207,10 @@ def test_tuning_adds_a_row_a_trial_and_runs_none_again(tmp_path, monkeypatch):
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     good = {"method": "naive", "rows": [[1, 2], [3, None]]}
-    path = run.save_json(good, tmp_path / "results" / "a.json")
+    path = save_json(good, tmp_path / "results" / "a.json")
     for bad in (object(), float("nan")):
         with pytest.raises((TypeError, ValueError)):
-            run.save_json({**good, "value": bad}, path)
+            save_json({**good, "value": bad}, path)
     assert json.loads(path.read_text()) == good
     assert "[ 1, 2 ]" in path.read_text()
     assert [p.name for p in path.parent.iterdir()] == [path.name]

@@ -16,7 +16,7 @@ from avalanche_dlcpa.class_statistics import ClassStatistics, class_statistics
 from avalanche_dlcpa.gaussian import linear_discriminants
 from benchmarks import gaussian, gaussian_judge, gaussian_report, two_layer_map
 from benchmarks.cells import Cell
-from benchmarks.gaussian_training import Training
+from benchmarks.gaussian_training import StudiedTraining
 from benchmarks.gaussian_variants import (
     RIDGES,
     SHRINKAGES,
@@ -26,8 +26,9 @@ from benchmarks.gaussian_variants import (
     Variants,
 )
 from benchmarks.recalibration import recalibration
-from benchmarks.run import run_cell, summary_of
+from benchmarks.run import run_cell
 from benchmarks.settings import SETTINGS
+from benchmarks.training import summary_of
 
 TWIN = "digits-cifar100-10"
 METHOD = "dlcpa-mocov2"
@@ -41,7 +42,7 @@ def networks(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(networks):
-    return gaussian.study(Training(METHOD, TWIN, 1), networks)
+    return gaussian.study(StudiedTraining(METHOD, TWIN, 1), networks)
 
 
 def matrix_of(result, scenario):
@@ -81,29 +82,29 @@ def test_networks_that_are_there_are_judged_without_training_again(found, networ
     def refuse(*arguments, **options):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(Training, "run", refuse)
-    again = gaussian.study(Training(METHOD, TWIN, 1), networks, validation=True)
+    monkeypatch.setattr(StudiedTraining, "run", refuse)
+    again = gaussian.study(StudiedTraining(METHOD, TWIN, 1), networks, validation=True)
     assert again["judged_on"] == "valid_stream"
     assert again["training_seconds"] == found["training_seconds"]
     assert again["provenance"]["training"] == found["provenance"]["training"]
     with pytest.raises(ValueError, match=r"'seed': 2.* got those of .*'seed': 1.*remove the"):
-        gaussian.study(Training(METHOD, TWIN, 2), networks)
+        gaussian.study(StudiedTraining(METHOD, TWIN, 2), networks)
 
 
 def test_a_training_longer_than_its_stream_is_refused_before_it_begins(tmp_path):
     with pytest.raises(ValueError, match=f"at most 5 experiences of {TWIN}, got 6"):
-        gaussian.study(Training("naive", TWIN, 0, num_experiences=6), tmp_path)
+        gaussian.study(StudiedTraining("naive", TWIN, 0, num_experiences=6), tmp_path)
 
 
 def test_two_processes_do_not_train_into_one_folder(tmp_path):
     other = OtherProcess(tmp_path)
     with pytest.raises(ValueError, match="that no other process uses"):
-        gaussian.study(Training("naive", TWIN, 0), tmp_path)
+        gaussian.study(StudiedTraining("naive", TWIN, 0), tmp_path)
     other.end()
 
 
 def test_a_training_that_was_cut_short_starts_anew(tmp_path):
-    training = Training("naive", TWIN, 0, num_experiences=2, epochs=1)
+    training = StudiedTraining("naive", TWIN, 0, num_experiences=2, epochs=1)
     (tmp_path / "experience0.pt").write_bytes(b"cut short")
     result = gaussian.study(training, tmp_path)
     assert result["num_experiences"] == 2
@@ -121,7 +122,7 @@ def test_on_the_validation_split_every_combination_is_judged_and_the_test_set_le
         return load(experience)
 
     monkeypatch.setattr(gaussian_judge, "images_and_labels", watched)
-    training = Training(METHOD, TWIN, 0, num_experiences=2, epochs=1)
+    training = StudiedTraining(METHOD, TWIN, 0, num_experiences=2, epochs=1)
     result = gaussian.study(training, tmp_path, validation=True)
     assert read == {"train", "valid"}
     assert result["judged_on"] == "valid_stream"
@@ -145,7 +146,7 @@ def test_on_the_validation_split_every_combination_is_judged_and_the_test_set_le
 )
 def test_what_does_not_suit_is_refused(method, setting, message):
     with pytest.raises(ValueError, match=message):
-        Training(method, setting, 0)
+        StudiedTraining(method, setting, 0)
 
 
 # Variants ----------------------------------------------------------------------------------------

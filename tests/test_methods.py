@@ -12,8 +12,9 @@ from benchmarks.grids import GRIDS
 from benchmarks.hyperparameters import PUBLISHED
 from benchmarks.methods import BUFFER_SIZE, METHODS
 from benchmarks.networks import ThreeLayerCNN, packnet_network
-from benchmarks.run import Training, run_cell
+from benchmarks.run import run_cell
 from benchmarks.settings import SETTINGS
+from benchmarks.training import Training
 
 TWIN = "digits-cifar100-10"
 NUM_TASKS = SETTINGS[TWIN].num_experiences

@@ -6,6 +6,8 @@ import pytest
 
 from benchmarks import run
 from benchmarks.cells import Cell, checkpoints_path, read_result, result_path
+from benchmarks.origin import digest_of
+from benchmarks.training import Stopwatch
 
 CELL = Cell("dlcpa-mocov2", "digits-cifar100-10", 3)
 
@@ -40,7 +42,7 @@ def test_a_killed_cell_goes_on_to_the_same_numbers(tmp_path):
 
 
 def test_the_seconds_are_those_of_all_lives():
-    stopwatch = run._Stopwatch()
+    stopwatch = Stopwatch()
     stopwatch.before_training(None)
     stopwatch.load_state_dict({"seconds": 100.0})
     stopwatch.after_training(None)
@@ -73,9 +75,9 @@ def test_the_name_of_the_code_changes_with_any_line_of_it(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b.py").write_text("x = 1")
     (tmp_path / "a" / "notes.md").write_text("one")
-    before = run.digest_of(tmp_path)
+    before = digest_of(tmp_path)
     (tmp_path / "a" / "notes.md").write_text("two")
-    assert run.digest_of(tmp_path) == before
+    assert digest_of(tmp_path) == before
     (tmp_path / "a" / "b.py").write_text("x = 2")
-    assert run.digest_of(tmp_path) != before
-    assert run.digest_of(*run.CODE) == run.digest_of(*run.CODE)
+    assert digest_of(tmp_path) != before
+    assert digest_of(*run.CODE) == digest_of(*run.CODE)

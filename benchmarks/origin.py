@@ -1,0 +1,62 @@
+"""Where numbers come from: command, versions, commit and kind of machine."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import platform
+import shlex
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.cells import Cell
+
+PACKAGES = ("avalanche-dlcpa", "avalanche-lib", "torch", "torchvision", "numpy", "solo-learn")
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def provenance(cell: Cell, device: str) -> dict[str, Any]:
+    """Where the numbers of a cell come from: command, versions, commit and kind of machine."""
+    return origin_of(["python", "-m", "benchmarks.run", *cell.words], device)
+
+
+def origin_of(command: list[str], device: str) -> dict[str, Any]:
+    """Where the numbers of a command come from: versions, commit and kind of machine."""
+    return {
+        "command": shlex.join(command),
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "commit": commit(),
+        "device": device,
+        "processor": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+def commit() -> str:
+    """The commit, with a plus where the code of package or benchmarks differs from it."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", *words], capture_output=True, text=True, check=True, cwd=ROOT
+        ).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--", "avalanche_dlcpa", "benchmarks/*.py")
+        return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def digest_of(*folders: Path) -> str:
+    """Of all Python files below some folders: the same name for the same code, commit or not."""
+    digest = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]

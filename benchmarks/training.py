@@ -1,0 +1,231 @@
+"""The training of a cell: its strategy and stream, and what is found on the way."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from avalanche.core import SupervisedPlugin
+from avalanche.evaluation import PluginMetric
+from avalanche.evaluation.metrics import ConfusionMatrix
+from avalanche.training.plugins import EvaluationPlugin
+from avalanche.training.templates import SupervisedTemplate
+
+from avalanche_dlcpa import NonFiniteLossError, SelfSupervisedLossPlugin
+from avalanche_dlcpa.accuracy_matrix import (
+    accuracy_over_experiences,
+    average_incremental_accuracy,
+    backward_transfer,
+    final_accuracy,
+    forgetting,
+)
+from avalanche_dlcpa.metrics import predicted_classes, scenario_metrics
+from avalanche_dlcpa.training_guards import all_finite
+from benchmarks.cells import Cell
+from benchmarks.memory import kept_bytes, peak_bytes
+from benchmarks.methods import METHODS
+from benchmarks.settings import SETTINGS, Setting
+
+EVAL_BATCH_SIZE = 256
+
+
+def build_strategy(
+    cell: Cell,
+    setting: Setting,
+    options: dict[str, Any],
+    *,
+    plugins: list[SupervisedPlugin],
+    metrics: Iterable[PluginMetric[Any]] = (),
+    device: str,
+) -> SupervisedTemplate:
+    """The strategy of a cell's method on a fresh network.
+
+    Args:
+        cell: Method and setting.
+        setting: That of the cell, or what takes its place.
+        options: Hyperparameters.
+        plugins: Beside those of the method.
+        metrics: To be kept.
+        device: Where to train.
+    """
+    method = METHODS[cell.method]
+    network = setting.make_network(setting.num_classes)
+    if method.channels_last:
+        network = network.to(memory_format=torch.channels_last)
+    return method.build(
+        network,
+        setting=setting,
+        **options,
+        **({"views": setting.make_views()} if method.draws_views else {}),
+        train_mb_size=cell.batch_size,
+        train_epochs=setting.epochs,
+        eval_mb_size=EVAL_BATCH_SIZE,
+        device=device,
+        plugins=plugins,
+        evaluator=EvaluationPlugin(*metrics, loggers=[Silent()]),
+    )
+
+
+class Training:
+    """The training of a cell: a strategy, its stream, and what is found on the way.
+
+    Args:
+        cell: A method, not an analysis.
+        dataset_root: Folder of the data; None: Avalanche's default.
+        device: Where to train.
+    """
+
+    def __init__(self, cell: Cell, *, dataset_root: str | None, device: str):
+        self.cell, self.device = cell, device
+        self.method, setting = METHODS[cell.method], SETTINGS[cell.setting]
+        options = dict(cell.hyperparameters)
+        self._stopwatch = Stopwatch()
+        plugins: list[SupervisedPlugin] = [self._stopwatch]
+        is_given_ssl = "ssl" in options and not self.method.draws_views
+        if is_given_ssl:
+            weight = {"weight": options.pop("ssl_weight")} if "ssl_weight" in options else {}
+            views = setting.make_views()
+            plugins.append(SelfSupervisedLossPlugin(options.pop("ssl"), views=views, **weight))
+        stream = setting.make_stream(
+            augment=not (self.method.draws_views or is_given_ssl),
+            validation_fraction=0.1 if cell.validation else 0.0,
+            task_labels=self.method.needs_task_labels,
+            dataset_root=dataset_root,
+        )
+        self._class_il, self._task_il = scenario_metrics()
+        self._confusion = _Confusion(setting.num_classes)
+        metrics = (self._class_il, self._task_il, self._confusion)
+        self.strategy = build_strategy(
+            cell, setting, options, plugins=plugins, metrics=metrics, device=device
+        )
+        self._judged_on = "valid_stream" if cell.validation else "test_stream"
+        self.train_stream = stream.train_stream[: cell.num_experiences]
+        self._judged = getattr(stream, self._judged_on)
+
+    def steps(self) -> Iterator[int]:
+        """Train and evaluate what was learned, step by step; yields how many experiences that is.
+
+        Raises:
+            NonFiniteLossError: The training diverged.
+        """
+        at_once = self.method.learns_at_once
+        for step, experiences in enumerate([self.train_stream] if at_once else self.train_stream):
+            learned = len(self.train_stream) if at_once else step + 1
+            self.strategy.train(experiences, eval_streams=[])
+            expect_finite(self.strategy, learned)
+            self.strategy.eval(self._judged[:learned])
+            yield learned
+
+    def found(self) -> dict[str, Any]:
+        """What a result holds of the experiences learned so far."""
+        classes = [list(e.classes_in_this_experience) for e in self.train_stream]
+        return {
+            "judged_on": self._judged_on,
+            "classes": classes,
+            "class_il": {
+                **summary_of(self._class_il.matrix(self._judged_on)),
+                "confusion_matrix": self._confusion.counts(),
+            },
+            "task_il": summary_of(self._task_il.matrix(self._judged_on)),
+            "training_seconds": self._stopwatch.seconds,
+            "memory": {
+                "kept_bytes": kept_bytes(self.strategy),
+                "peak_bytes": peak_bytes(self.device),
+                "keeps_samples": self.method.keeps_samples,
+            },
+        }
+
+
+def expect_finite(strategy: SupervisedTemplate, learned: int) -> None:
+    """Refuse to judge weights that are not finite: their accuracy would look like chance."""
+    if not all_finite(strategy.model.parameters()):
+        raise NonFiniteLossError(
+            f"Expected finite weights after {learned} experiences, got NaN or infinite ones: the "
+            "training diverged. Choose a lower learning rate or strength."
+        )
+
+
+class _Confusion(PluginMetric[Any]):
+    """Counts of (true class, predicted class) in Class-IL, of the last evaluation."""
+
+    def __init__(self, num_classes: int):
+        super().__init__()
+        self._matrix = ConfusionMatrix(num_classes)
+
+    def counts(self) -> list[list[int]]:
+        """Rows: true class, columns: predicted class, by label."""
+        return self._matrix.result().int().tolist()
+
+    def before_eval(self, strategy: SupervisedTemplate) -> None:
+        self._matrix.reset()
+
+    def after_eval_iteration(self, strategy: SupervisedTemplate) -> None:
+        self._matrix.update(strategy.mb_y, predicted_classes(strategy.mb_output))
+
+    def reset(self) -> None:
+        """Nothing: it counts over a whole evaluation."""
+
+    def result(self) -> None:
+        """Nothing to log."""
+
+
+class Stopwatch(SupervisedPlugin):
+    """The seconds of training, also over several lives of a run, without writing its last word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._before, self._start = 0.0, None
+
+    @property
+    def seconds(self) -> float:
+        """So far."""
+        now = 0.0 if self._start is None else time.perf_counter() - self._start
+        return self._before + now
+
+    def before_training(self, strategy: Any, **kwargs: Any) -> None:
+        """Start."""
+        self._start = time.perf_counter()
+
+    def after_training(self, strategy: Any, **kwargs: Any) -> None:
+        """Stop."""
+        self._before, self._start = self.seconds, None
+
+    def state_dict(self) -> dict[str, float]:
+        """For checkpoints."""
+        return {"seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Go on from those of an earlier life."""
+        self._before = state["seconds"]
+        self._start = None if self._start is None else time.perf_counter()
+
+
+class Silent:
+    """A logger that says nothing; Avalanche warns where there is none."""
+
+    def log_metrics(self, values: Any) -> None:
+        """Take the metric values."""
+
+
+def summary_of(matrix: np.ndarray) -> dict[str, Any]:
+    """An accuracy matrix (T, T) and what follows from it, as JSON takes it."""
+    return {
+        "accuracy_matrix": [_numbers(row) for row in matrix],
+        "ACC": _number(final_accuracy(matrix)),
+        "AverageIncrementalACC": _number(average_incremental_accuracy(matrix)),
+        "BWT": _number(backward_transfer(matrix)),
+        "Forgetting": _number(forgetting(matrix)),
+        "accuracy_over_experiences": _numbers(accuracy_over_experiences(matrix)),
+    }
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)  # NaN is no JSON
+
+
+def _numbers(values: Any) -> list[float | None]:
+    return [_number(value) for value in values]
