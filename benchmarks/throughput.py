@@ -248,18 +248,26 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
+def command_of(words: Sequence[str], dataset_root: str | None) -> list[str]:
+    """The command line without where the data lie on this machine.
+
+    Example:
+        >>> command_of(["--dataset-root=/home/me/data", "--quick"], "/home/me/data")[3:]
+        ['--dataset-root=DATA', '--quick']
+    """
+    shown = [word.replace(dataset_root, "DATA") if dataset_root else word for word in words]
+    return ["python", "-m", "benchmarks.throughput", *shown]
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Measure, print the tables as they grow and write the JSON after each configuration."""
     given = _arguments(words)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     warnings.filterwarnings("ignore", message="No loggers specified")
     torch.set_num_threads(given.threads)
-    command = ["python", "-m", "benchmarks.throughput", *(sys.argv[1:] if words is None else words)]
-    result: Row = {
-        "configurations": [],
-        "growth": [],
-        "provenance": origin_of(command, given.device),
-    }
+    command = command_of(sys.argv[1:] if words is None else words, given.dataset_root)
+    origin = origin_of(command, given.device)
+    result: Row = {"configurations": [], "growth": [], "provenance": origin}
     if torch.device(given.device).type == "cuda":
         result["provenance"]["gpu"] = torch.cuda.get_device_name(given.device)
     names = (

@@ -1,0 +1,76 @@
+"""Tables of the throughput from synthetic figures, computed by hand."""
+
+import json
+import sys
+
+import pytest
+
+from benchmarks import throughput_report as report
+from benchmarks.phases import PHASES
+
+
+def configuration(
+    head="mocov2", *, width=64, precision="float32", ratio=1.05, speed=100.0, fed=0.04
+):
+    rest = (1 - fed) / (len(PHASES) - 2)
+    shares = {name: fed / 2 if name in ("loading", "views") else rest for name in PHASES}
+    return {
+        "head": head, "network": "resnet18", "width": width, "batch_size": 32,
+        "precision": precision, "layout": "channels_last", "iteration_ms": 100.0 * ratio,
+        "passes_ms": 100.0, "ratio": ratio, "images_per_second": speed, "peak_mb": 512.4,
+        "shares": shares,
+    }  # fmt: skip
+
+
+def growth_row(experience, *, ms=10.0, other=2_000_000):
+    own = 1000 * experience
+    return {
+        "experience": experience, "classes": 10 * experience, "iteration_ms": ms,
+        "kept_bytes": own + other, "classifier_bytes": own, "other_bytes": other,
+    }  # fmt: skip
+
+
+RESULT = {
+    "configurations": [
+        configuration(),
+        configuration("byol", ratio=1.12, speed=60.0, fed=0.02),
+        configuration(precision="bf16", speed=190.0),
+        configuration("byol", precision="bf16", speed=90.0),
+        configuration(width=16, ratio=1.2, fed=0.2),
+    ],
+    "growth": [growth_row(1), growth_row(100, ms=10.2)],
+}
+
+
+def test_the_worst_configuration_counts():
+    rows = {row.label: [e.text for e in row.entries] for row in report.targets_table(RESULT).rows}
+    assert list(rows.values()) == [
+        ["at most 1.1", "1.120", "no"],
+        ["at most 1.22", "1.120", "yes"],
+        ["at most 1.25", "1.200", "yes"],
+        ["at least 1.6", "1.500", "no"],
+        ["at most 0.05", "0.040", "yes"],
+        ["at most 1.03", "1.020", "yes"],
+        ["at most 1", "1.000", "yes"],
+    ]
+
+
+@pytest.mark.parametrize("part", ["configurations", "growth"])
+def test_what_was_not_measured_is_left_open(part):
+    rows = report.targets_table({**RESULT, part: []}).rows
+    open_ones = [row for row in rows if row.entries[1].text == "–"]
+    assert len(open_ones) == {"configurations": 5, "growth": 2}[part]
+    assert {row.entries[2].text for row in open_ones} == {"–"}
+
+
+def test_every_figure_from_the_command_line(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "throughput.json"
+    path.write_text(json.dumps(RESULT))
+    monkeypatch.setattr(sys, "argv", ["throughput_report", str(path)])
+    report.main()
+    said = capsys.readouterr().out
+    name = "byol, resnet18, width 64, batch 32, float32, channels last"
+    assert f"| {name} | 112.0 | 100.0 | 1.120 | 60.0 | 512 |" in said
+    assert "| 100 | 1000 | 10.2 | 100 | 2000 |" in said
+    shares = [line for line in said.splitlines() if line.startswith(f"| {name} | 1.0 | 1.0 |")]
+    assert len(shares) == 1
