@@ -35,7 +35,7 @@ class LearningSteps:
         watch: Looks at losses where nobody waits for them; None: each is looked at at once.
 
     Attributes:
-        last_good: Everything at the start of the present epoch.
+        last_good: All that training changes, as it was at the start of the present epoch.
         views: Views that enter the cross-entropies, one after the other, (V * B, ...).
         targets: Their columns in the scope, (V * B,).
         logits: Their logits on the plastic learner's features, (V * B, K).
@@ -59,7 +59,9 @@ class LearningSteps:
         self.scope = scope
         self.temporary = temporary
         self.watch = watch
-        modules = [strategy.model] if strategy.ssl is None else [strategy.model, strategy.ssl]
+        model = strategy.model
+        trained = (model.plastic, model.stable, *scope.layers, strategy.ssl)
+        modules = [part for part in trained if part is not None]
         self.last_good = LastGoodState(strategy.optimizer, *modules)
         self._statistics = None if watch is not None else StatisticsGuard(*modules)
         self._forget_batch()
