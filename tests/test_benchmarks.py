@@ -12,12 +12,14 @@ from avalanche.benchmarks.utils.data import AvalancheDataset
 from avalanche_dlcpa import NonFiniteLossError
 from benchmarks import demo, run, tune
 from benchmarks.cells import Cell, check_same
+from benchmarks.experiments import EXPERIMENTS
 from benchmarks.grids import GRIDS
 from benchmarks.hyperparameters import CHOSEN, hyperparameters_of
 from benchmarks.json_file import save_json
 from benchmarks.loading import cell_of, load_results
 from benchmarks.markup import as_markdown
 from benchmarks.methods import METHODS
+from benchmarks.orders import order_tables
 from benchmarks.origin import PACKAGES
 from benchmarks.pool import run_in_processes
 from benchmarks.settings import SETTINGS
@@ -251,6 +253,20 @@ def test_the_tables_of_the_readme_are_those_of_the_results(setting):
     for result in chosen:
         check_same(result, cell_of(result))
     assert as_markdown(comparison_table(chosen)) in (ROOT / "README.md").read_text()
+
+
+def test_the_tables_of_the_lab_grid_are_those_of_the_results():
+    setting, text = "lab-cifar100-10", (ROOT / "README.md").read_text()
+    chosen = [result for result in load_results(RESULTS)[0] if result["setting"] == setting]
+    assert {r["method"] for r in chosen} == set(EXPERIMENTS["grid"].methods)
+    for result in chosen:
+        check_same(result, cell_of(result))
+    for table in (comparison_table(chosen), *order_tables("grid", "lab", chosen)):
+        assert as_markdown(table) in text
+    stl, joint = ([r for r in chosen if r["method"] == name] for name in ("stl", "joint"))
+    assert {r["task_il"]["BWT"] for r in stl} == {0.0}
+    others = max(r["class_il"]["ACC"] for r in chosen if r["method"] != "joint")
+    assert min(r["class_il"]["ACC"] for r in joint) > others
 
 
 def test_what_the_readme_says_of_the_last_task_in_the_lab_setting():
