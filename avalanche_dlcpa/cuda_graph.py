@@ -133,10 +133,12 @@ class StepGraph:
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the step on a mini-batch, replayed where it can be."""
+        if self._gave_up:
+            return self.step(*inputs)
         if self._replay is None and (not self._inputs or len(inputs[0]) > len(self._inputs[0])):
             # The first may be the rest of an epoch, where a run was resumed.
             self._inputs, self._num_warm = tuple(torch.empty_like(x) for x in inputs), 0
-        if self._gave_up or not _alike(inputs, self._inputs):
+        if not _alike(inputs, self._inputs):
             return self.step(*inputs)
         if self._num_warm < self.warm_up_iterations:
             self._num_warm += 1
