@@ -6,6 +6,8 @@ import math
 import numbers
 from typing import Any
 
+import numpy as np
+
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead
 
 
@@ -19,10 +21,15 @@ def plain_options(value: Any) -> list[Any]:
     """
     options = {
         name: option
-        for name, option in getattr(value, "__dict__", {}).items()
+        for name, option in map(_without_numpy, getattr(value, "__dict__", {}).items())
         if not name.startswith("_") and _is_plain(option)
     }
     return [getattr(value, "__qualname__", type(value).__qualname__), options]
+
+
+def _without_numpy(attribute: tuple[str, Any]) -> tuple[str, Any]:
+    name, option = attribute
+    return name, option.item() if isinstance(option, np.generic) else option
 
 
 def _is_plain(option: Any) -> bool:
@@ -46,6 +53,12 @@ def expect_rate(name: str, lr: Any) -> None:
     """Refuse a learning rate that is not finite and above 0."""
     if not isinstance(lr, numbers.Real) or not 0 < float(lr) < math.inf:
         raise ValueError(f"Expected {name} to be finite and above 0, got {lr}.")
+
+
+def expect_decay(ema_decay: Any) -> None:
+    """Refuse a decay with which an exponential average would stand still, or run away."""
+    if not isinstance(ema_decay, numbers.Real) or not 0 <= float(ema_decay) < 1:
+        raise ValueError(f"Expected `ema_decay` to be at least 0 and below 1, got {ema_decay!r}.")
 
 
 def expect_shrinkage(shrinkage: Any) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from avalanche_dlcpa.arguments import expect_decay
+
 STABLE_UPDATES = ("cumulative", "ema", "copy")
 EMA_DECAY = 0.999  # of ablation (c), the paper's Section "Ablation Study"
 
@@ -57,7 +59,7 @@ def cumulative_average_(
 def exponential_average_(
     average: Iterable[Tensor], source: Iterable[Tensor], *, decay: float = EMA_DECAY
 ) -> None:
-    """Move ``average`` towards ``source``, in place: ablation (c) of Table 4."""
+    """Move ``average`` towards ``source`` by a share of 1 - decay, in place: ablation (c)."""
     for mean, now in zip(average, source, strict=True):
         mean.lerp_(now.to(mean.dtype), 1 - decay)
 
@@ -73,12 +75,20 @@ class ParameterAverage:
     Args:
         average: The parameters that receive the mean.
         update: ``"cumulative"`` (the paper), ``"ema"`` (ablation c) or ``"copy"`` (ablation d).
+        ema_decay: Of ``"ema"``, a step; it looks back some 1 / (1 - decay) steps.
 
     Raises:
-        ValueError: Unknown ``update``.
+        ValueError: Unknown ``update``, or ``ema_decay`` not between 0 and 1.
     """
 
-    def __init__(self, average: Sequence[Tensor], *, update: str = "cumulative"):
+    def __init__(
+        self,
+        average: Sequence[Tensor],
+        *,
+        update: str = "cumulative",
+        ema_decay: float = EMA_DECAY,
+    ):
+        expect_decay(ema_decay)
         if update not in STABLE_UPDATES:
             raise ValueError(
                 f"Expected the stable update to be one of {', '.join(STABLE_UPDATES)}, "
@@ -86,6 +96,7 @@ class ParameterAverage:
             )
         self.average = list(average)
         self.update = update
+        self.ema_decay = float(ema_decay)
         self._previous: list[Tensor] = []
         self._t = 1
         self._begun = False
@@ -114,9 +125,17 @@ class ParameterAverage:
         if self.update == "cumulative":
             cumulative_average_(self.average, self._previous, source, self._t)
         elif self.update == "ema":
-            exponential_average_(self.average, source)
+            # Kept wide like the mean: in few bits its small steps would be lost, one by one.
+            wide = self._previous if self._is_narrow else self.average
+            exponential_average_(wide, source, decay=self.ema_decay)
+            if self._is_narrow:
+                torch._foreach_copy_(self.average, self._previous)
         else:
             torch._foreach_copy_(self.average, list(source))
+
+    @property
+    def _is_narrow(self) -> bool:
+        return any(_wide(mean.dtype) != mean.dtype for mean in self.average)
 
     @torch.no_grad()
     def end(self, source: Iterable[Tensor]) -> None:

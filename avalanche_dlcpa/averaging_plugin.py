@@ -10,8 +10,9 @@ from avalanche.models.utils import avalanche_model_adaptation
 from avalanche.training.plugins import SupervisedPlugin
 from torch import Tensor, nn
 
-from avalanche_dlcpa.averaging import ParameterAverage
+from avalanche_dlcpa.averaging import EMA_DECAY, ParameterAverage
 from avalanche_dlcpa.batch_norm import copy_statistics_, recalibrate_batch_norm_
+from avalanche_dlcpa.training_guards import preserved_random_states
 
 
 class _Block(NamedTuple):
@@ -46,22 +47,23 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
 
     Args:
         update: ``"cumulative"``, or the rules of the paper's ablations ``"ema"`` and ``"copy"``.
+        ema_decay: Of ``"ema"``, see `ParameterAverage`.
 
     Attributes:
         averaged_model: The averaged model; None before the first training.
         num_averaged: Number of experiences in the average.
 
     Raises:
-        ValueError: Unknown ``update``.
+        ValueError: Unknown ``update``, or ``ema_decay`` not between 0 and 1.
 
     Example:
         ``examples/plugins_alone.py``.
     """
 
-    def __init__(self, *, update: str = "cumulative"):
+    def __init__(self, *, update: str = "cumulative", ema_decay: float = EMA_DECAY):
         super().__init__()
-        ParameterAverage([], update=update)  # refuses an unknown rule now
-        self.update = update
+        ParameterAverage([], update=update, ema_decay=ema_decay)  # refuses now
+        self.update, self.ema_decay = update, float(ema_decay)
         self.averaged_model: nn.Module | None = None
         self.num_averaged = 0
         self._generations: list[_Generation] = []
@@ -84,7 +86,8 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
         if self.averaged_model is None:
             self.averaged_model = copy.deepcopy(strategy.model).requires_grad_(False)
         self.averaged_model.train()
-        avalanche_model_adaptation(self.averaged_model, strategy.experience)
+        with preserved_random_states(strategy.device):  # training is as without the plugin
+            avalanche_model_adaptation(self.averaged_model, strategy.experience)
         self.averaged_model.to(strategy.device).requires_grad_(False)
         self._has_statistics = False
         self._add_generation(_parameters(strategy.model))
@@ -105,7 +108,7 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
         if new:
             mean = _pieces(new, _parameters(self.averaged_model))
             torch._foreach_copy_(mean, _pieces(new, parameters))
-            average = ParameterAverage(mean, update=self.update)
+            average = ParameterAverage(mean, update=self.update, ema_decay=self.ema_decay)
             self._generations.append(_Generation(self.num_averaged, new, average))
 
     def after_update(self, strategy: Any, **kwargs: Any) -> None:
@@ -145,6 +148,9 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
     def _give_back(self, strategy: Any) -> None:
         if self._own_model is not None:
             strategy.model, self._own_model = self._own_model, None
+            assert self.averaged_model is not None
+            # amid an experience it goes on as in training: an alignment takes features from it
+            self.averaged_model.train(not self._has_statistics)
 
 
 def _parameters(model: nn.Module) -> dict[str, Tensor]:

@@ -173,8 +173,22 @@ class LearningSteps:
             name, iteration = failure
             self._go_back(self._words(name, "NaN or infinity", iteration))
 
+    def end_epoch(self) -> None:
+        """Look at what the last updates of an epoch have left, which no loss after them would show.
+
+        Raises:
+            NonFiniteLossError: As in `check_finite`.
+        """
+        self.raise_if_diverged()
+        modules = (self.strategy.model.plastic, *self.scope.layers)
+        if not all_finite(p for module in modules for p in module.parameters()):
+            iteration = self.strategy.clock.train_epoch_iterations - 1
+            self._go_back(self._words("update", "NaN or infinity", iteration))
+
     def _go_back(self, words: str) -> NoReturn:
         self.last_good.restore()
+        if self.watch is not None:
+            self.watch.begin(self.strategy.clock.train_epoch_iterations)
         state = "Everything is back at the start of that epoch, or where it was resumed."
         raise NonFiniteLossError(f"{words} {state}")
 

@@ -25,7 +25,7 @@ from avalanche_dlcpa.arguments import (
     expect_queue,
     expect_weight,
 )
-from avalanche_dlcpa.averaging import ParameterAverage
+from avalanche_dlcpa.averaging import EMA_DECAY, ParameterAverage
 from avalanche_dlcpa.batch_norm import batch_norms, recalibrate_batch_norm_
 from avalanche_dlcpa.cuda_graph import BACKENDS, StepGraph, reason_against, report, what_stays
 from avalanche_dlcpa.dual_learner import DualLearner
@@ -91,6 +91,8 @@ class DLCPAStrategy(ResumableTemplate):
             encoder (the authors' runs with MoCoV2 and BYOL).
         bn_statistics: Batch norm of the stable learner at evaluation, see `DualLearner`.
         stable_update: ``"cumulative"``, ``"ema"`` (ablation c) or ``"copy"`` (ablation d).
+        ema_decay: Of ``"ema"``, an iteration; the paper's looks back some 1,000 iterations, which
+            is a small part of a task of its length.
         plastic_classifier: What guides the plastic learner: the ``"aligned"`` classifier of the
             task, or a ``"temporary"`` one of its own (ablation b).
         classifier_features: What the classifier is trained on: features of the ``"stable"``
@@ -147,6 +149,7 @@ class DLCPAStrategy(ResumableTemplate):
         average_source: str = "plastic",
         bn_statistics: str | None = None,
         stable_update: str = "cumulative",
+        ema_decay: float = EMA_DECAY,
         plastic_classifier: str = "aligned",
         classifier_features: str = "stable",
         classifier: str = "linear",
@@ -182,8 +185,8 @@ class DLCPAStrategy(ResumableTemplate):
                 "Expected `eval_mb_size` to be at least 2 with bn_statistics='batch', "
                 f"got {eval_mb_size}."
             )
-        average = functools.partial(ParameterAverage, update=stable_update)
-        average([])  # refuses an unknown rule
+        average = functools.partial(ParameterAverage, update=stable_update, ema_decay=ema_decay)
+        average([])  # refuses what does not fit
         self._schedule = ExperienceSchedule(scheduler, name="scheduler")
         self._alignment = ClassifierAlignment(
             classifier_lr, classifier_scheduler, scheduler_name="classifier_scheduler"
@@ -285,8 +288,19 @@ class DLCPAStrategy(ResumableTemplate):
         if isinstance(self.views, PaperViews):
             self.views.fit(self.experience.dataset, some_samples(self.experience.dataset))
         super()._before_training_exp(**kwargs)
+        if len(self.dataloader) == 0:
+            raise ValueError(
+                f"Expected a mini-batch in experience {self.experience.current_experience}, got "
+                f"{len(self.adapted_dataset)} samples for mini-batches of {self.train_mb_size}: "
+                "leave out drop_last, or lower `train_mb_size`."
+            )
         classes, task_label = classes_of(self.experience), task_label_of(self.experience)
         mixed = self._has_other_samples(classes)
+        if mixed and getattr(self._criterion, "reduction", "mean") != "mean":
+            raise ValueError(
+                "Expected a criterion with reduction='mean' beside replayed samples, whose losses "
+                f"are averaged task by task, got '{self._criterion.reduction}'."
+            )
         scope = scope_of(self.model.classifiers, task_label, classes, mixed=mixed)
         self._now = LearningSteps(
             self,
@@ -384,7 +398,8 @@ class DLCPAStrategy(ResumableTemplate):
         return output
 
     def _task_labels(self) -> Tensor | None:
-        return self.mbatch[-1] if len(self.mbatch) > 2 else None
+        has_labels = len(self.mbatch) > 2 and hasattr(self.experience, "task_labels")
+        return self.mbatch[-1] if has_labels else None
 
     def _make_views(self, x: Tensor) -> Sequence[Tensor]:
         if self.views is None:
@@ -443,7 +458,7 @@ class DLCPAStrategy(ResumableTemplate):
 
     def _after_training_epoch(self, **kwargs: Any) -> None:
         assert self._now is not None
-        self._now.raise_if_diverged()
+        self._now.end_epoch()
         self._schedule.end_epoch()
         self._alignment.end_epoch()
         super()._after_training_epoch(**kwargs)

@@ -113,8 +113,9 @@ class LastGoodState:
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether none of the tensors holds NaN or infinity."""
-    return all(bool(tensor.isfinite().all()) for tensor in tensors)
+    """Whether none of the tensors, on one device, holds NaN or infinity; waits for it once."""
+    flags = [tensor.isfinite().all() for tensor in tensors]
+    return not flags or bool(torch.stack(flags).all())
 
 
 def not_finite(name: str, value: object, *, experience: Any, epoch: int, iteration: int) -> str:

@@ -120,6 +120,15 @@ def test_rules_of_the_ablations():
         torch.testing.assert_close(stable[0], torch.tensor([expected]))
 
 
+def test_an_exponential_average_of_bfloat16_parameters_moves():
+    stable, source = [torch.ones(1, dtype=torch.bfloat16)], [torch.full((1,), 1.5).bfloat16()]
+    average = ParameterAverage(stable, update="ema")
+    average.begin(0)
+    for _ in range(700):  # each step is below the distance to the next bfloat16
+        average.update_(source)
+    assert stable[0].item() == pytest.approx(1.5 - 0.5 * 0.999**700, abs=0.004)
+
+
 @given(
     t=st.integers(1, 1000),
     previous=st.floats(-100, 100, width=32),

@@ -90,6 +90,8 @@ BAD_ARGUMENTS = {
     ),
     "bn_statistics": ({"bn_statistics": "mean"}, ValueError, "`bn_statistics`.*running.*'mean'"),
     "stable_update": ({"stable_update": "sum"}, ValueError, "stable.update.*cumulative.*'sum'"),
+    "ema_decay 1": ({"ema_decay": 1.0}, ValueError, "`ema_decay`.*below 1, got 1.0"),
+    "ema_decay no number": ({"ema_decay": "slow"}, ValueError, "`ema_decay`.*got 'slow'"),
     "plastic_classifier": ({"plastic_classifier": "x"}, ValueError, "`plastic_classifier`.*'x'"),
     "classifier_features": ({"classifier_features": 1}, ValueError, "`classifier_features`"),
     "weight below 0": ({"supervised_weight": -1.0}, ValueError, "`supervised_weight`.*-1"),

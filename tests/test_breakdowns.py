@@ -113,13 +113,14 @@ EXPLOSIONS = {
 }
 
 
+@pytest.mark.parametrize("train_mb_size", [8, 16])  # 16: the last iteration of the epoch explodes
 @pytest.mark.parametrize("name", EXPLOSIONS)
-def test_an_exploding_loss_leaves_the_last_good_state(name):
+def test_an_exploding_loss_leaves_the_last_good_state(name, train_mb_size):
     kwargs, match = EXPLOSIONS[name]
     kwargs = kwargs | ({"ssl": small_head("mocov2")} if "ssl" in kwargs else {})
     before = Probe(before_training_epoch=snapshot)
     strategy = strategy_of(
-        SimpleCNN(6), plugins=[before], train_mb_size=8, train_epochs=10, **kwargs
+        SimpleCNN(6), plugins=[before], train_mb_size=train_mb_size, train_epochs=10, **kwargs
     )
     stream = tensors_stream(per_class=8)
     with pytest.raises(
@@ -128,6 +129,24 @@ def test_an_exploding_loss_leaves_the_last_good_state(name):
         strategy.train(stream.train_stream[0])
     assert_same_state(snapshot(strategy), before.seen["before_training_epoch"][-1])
     strategy.eval(stream.test_stream)
+
+
+def test_an_experience_without_a_mini_batch_is_refused_and_not_counted():
+    strategy, stream = strategy_of(SmallCNN(), train_mb_size=64), small_stream()
+    with pytest.raises(ValueError, match=r"got 16 samples for mini-batches of 64: leave out drop"):
+        strategy.train(stream.train_stream[0], drop_last=True)
+    assert strategy.model.num_averaged == 0
+    strategy.train(stream.train_stream[0])
+    assert strategy.model.num_averaged == 1
+
+
+def test_a_sum_of_losses_beside_replay_is_refused():
+    criterion = nn.CrossEntropyLoss(reduction="sum")
+    strategy = strategy_of(SmallCNN(), criterion=criterion, plugins=[ReplayPlugin(mem_size=8)])
+    first, second, *_ = small_stream().train_stream
+    strategy.train(first)
+    with pytest.raises(ValueError, match=r"reduction='mean' beside replayed samples.*got 'sum'"):
+        strategy.train(second)
 
 
 def test_after_an_exploding_loss_a_smaller_learning_rate_does():

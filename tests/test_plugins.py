@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch import nn
 from torch.nn import CrossEntropyLoss
 from torch.optim import SGD
 from torch.optim.lr_scheduler import MultiStepLR
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import TensorDataset
 
 from avalanche_dlcpa import ClassifierAlignmentPlugin, CumulativeParameterAveragingPlugin
@@ -82,6 +83,52 @@ def test_the_averaged_model_is_torchs_average_of_the_snapshots(kind):
         average.averaged_model.parameters(), oracle.module.parameters(), strict=True
     ):
         torch.testing.assert_close(ours, torchs, rtol=1e-5, atol=1e-6)
+
+
+def test_an_exponential_average_is_torchs():
+    model = mlp()
+    oracle = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    oracle.n_averaged.fill_(
+        1
+    )  # torch's would begin with the first step, ours begins with the model
+
+    class EveryStep(SupervisedPlugin):
+        def after_update(self, strategy, **kwargs):
+            oracle.update_parameters(strategy.model)
+
+    average = CumulativeParameterAveragingPlugin(update="ema", ema_decay=0.9)
+    strategy = naive(model, [average, EveryStep()])
+    for experience in stream().train_stream:
+        strategy.train(experience)
+    ours, torchs = average.averaged_model.parameters(), oracle.module.parameters()
+    for mean, expected in zip(ours, torchs, strict=True):
+        torch.testing.assert_close(mean, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_an_alignment_does_not_depend_on_evaluations_amid_training():
+    heads = []
+    for eval_every in (-1, 1):
+        torch.manual_seed(0)
+        average = CumulativeParameterAveragingPlugin()
+        plugins = [average, ClassifierAlignmentPlugin(average)]
+        strategy = naive(with_batch_norm(), plugins, eval_every=eval_every)
+        torch.manual_seed(1)
+        for experience in stream().train_stream:
+            strategy.train(experience, shuffle=False)
+        heads.append(copy.deepcopy(average.averaged_model.state_dict()))
+    assert heads[0].keys() == heads[1].keys()
+    assert all(torch.equal(heads[0][name], heads[1][name]) for name in heads[0])
+
+
+def test_a_head_that_grows_twice_draws_once():
+    states = []
+    for plugins in ([], [CumulativeParameterAveragingPlugin()]):
+        torch.manual_seed(0)
+        strategy = naive(growing(), plugins)
+        for experience in stream().train_stream:
+            strategy.train(experience)
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)
 
 
 def test_rows_that_a_head_grows_are_averaged_since_they_exist():
@@ -303,6 +350,8 @@ def test_the_schedule_of_the_alignment_starts_anew_in_each_experience():
 
 
 def test_bad_arguments():
+    with pytest.raises(ValueError, match=r"`ema_decay`.*below 1, got nan"):
+        CumulativeParameterAveragingPlugin(ema_decay=math.nan)
     with pytest.raises(ValueError, match="one of cumulative, ema, copy, got 'mean'"):
         CumulativeParameterAveragingPlugin(update="mean")
     with pytest.raises(ValueError, match="learning rate to be finite and above 0, got 0"):

@@ -45,7 +45,9 @@ class ByHand:
         self.stable = copy.deepcopy(self.plastic)
         self.t = 0
 
-    def experience(self, images, labels, *, stable_update, classifier_features, temporary=None):
+    def experience(
+        self, images, labels, *, stable_update, decay, classifier_features, temporary=None
+    ):
         self.t += 1
         rows = sorted(set(labels.tolist()))
         targets = labels - rows[0]
@@ -61,7 +63,7 @@ class ByHand:
                 if stable_update == "cumulative":
                     q.copy_((p + (self.t - 1) * q) / self.t)
                 else:
-                    q.copy_(0.999 * q + 0.001 * p if stable_update == "ema" else p)
+                    q.copy_(decay * q + (1 - decay) * p if stable_update == "ema" else p)
             features = {"stable": self.stable, "plastic": self.plastic}[classifier_features](images)
         weight.requires_grad_(), bias.requires_grad_()
         loss = cross_entropy(linear(features, weight, bias), targets)
@@ -81,6 +83,7 @@ ABLATIONS = {
     "the paper, with (a) no self-supervised loss": {},
     "(b) a temporary classifier": {"plastic_classifier": "temporary"},
     "(c) EMA": {"stable_update": "ema"},
+    "(c) with another decay": {"stable_update": "ema", "ema_decay": 0.5},
     "(d) copy": {"stable_update": "copy"},
     "(e) classifier on plastic features": {"classifier_features": "plastic"},
 }
@@ -101,6 +104,7 @@ def test_two_experiences_of_one_step_equal_the_computation_by_hand(ablation):
         by_hand.experience(
             *batch_of(experience),
             stable_update=options.get("stable_update", "cumulative"),
+            decay=options.get("ema_decay", 0.999),
             classifier_features=options.get("classifier_features", "stable"),
             temporary=temporary or None,
         )
