@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pickle
 import re
 import warnings
 from collections.abc import Callable
@@ -140,7 +139,9 @@ def _read(path: Path) -> State:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise ValueError(f"It cannot be read ({first_line(error)}).") from error
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as error:
+    except ValueError:
+        raise
+    except Exception as error:  # whatever a crafted file makes torch's reader stumble over
         raise ValueError(
             "It is no file of plain data, and was not loaded, so that no code in it could run "
             f"({first_line(error)})."

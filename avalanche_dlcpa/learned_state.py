@@ -95,6 +95,7 @@ def fingerprint_of(strategy: DLCPAStrategy) -> dict[str, Any]:
         "average_source": strategy._average_source,
         "bn_statistics": strategy.model.bn_statistics,
         "stable_update": strategy._average.update,
+        "ema_decay": strategy._average.ema_decay,
         "plastic_classifier": strategy.plastic_classifier,
         "classifier_features": strategy.classifier_features,
         "eval_every": strategy.eval_every,
@@ -102,9 +103,15 @@ def fingerprint_of(strategy: DLCPAStrategy) -> dict[str, Any]:
         "train_mb_size": strategy.train_mb_size,
         "train_epochs": strategy.train_epochs,
         "eval_mb_size": strategy.eval_mb_size,
-        "plugins": [type(plugin).__name__ for plugin in strategy.plugins],
+        "plugins": [_options_of(plugin) for plugin in strategy.plugins],
         "metrics": [plain_options(metric) for metric in strategy.evaluator.metrics],
     }
+
+
+def _options_of(plugin: Any) -> list[Any]:
+    """Class and options of a plugin; of a user's own its class, for it may hold the time of day."""
+    is_own = type(plugin).__module__.startswith(("avalanche.", "avalanche_dlcpa."))
+    return plain_options(plugin) if is_own else [type(plugin).__qualname__]
 
 
 def _state_of(value: Any) -> dict[str, Any] | None:

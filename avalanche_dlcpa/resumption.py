@@ -28,7 +28,7 @@ from avalanche_dlcpa.run_record import (
     expect_same,
     training_of,
 )
-from avalanche_dlcpa.snapshot import NoPlainStateError, capture, restore
+from avalanche_dlcpa.snapshot import NoPlainStateError, capture, objects_in, plain, restore
 from avalanche_dlcpa.training_guards import preserved_random_states
 
 
@@ -51,7 +51,7 @@ class ResumableTemplate(SupervisedTemplate):
         to the bit: calls of `train` and `eval` that had ended return at once what they had
         returned, and the experience in progress goes on amid its epoch. There is a checkpoint after
         every call of `train` and `eval`, too. Code of the script between those calls runs again,
-        and sees the strategy as it is in the checkpoint.
+        and sees the strategy as it is in the checkpoint; `is_replaying` tells it so.
 
         One folder holds one run: give each seed and each setting its own. Random states are those
         of Python, NumPy and torch; generators of the user's own are not kept.
@@ -89,12 +89,14 @@ class ResumableTemplate(SupervisedTemplate):
                 "Expected `every_epochs` to be at least 1 and `every_minutes` at least 0, got "
                 f"{every_epochs} and {every_minutes}."
             )
-        self._captured_plugins()  # refuses now what could not be kept later
+        plugins = self._captured_plugins()  # refuses now what could not be kept later
+        plain(self.state_dict(), "the strategy")
         run = RunRecord(
             folder=CheckpointFolder(folder),
             every_epochs=every_epochs,
             every_seconds=None if every_minutes is None else 60 * every_minutes,
-            fingerprint=self.fingerprint(),
+            fingerprint=plain(self.fingerprint(), "the strategy"),
+            objects=_objects_of(plugins),
         )
         run.folder.lock()
         run.restored = run.folder.read(lambda state: expect_same(state, run.fingerprint))
@@ -104,6 +106,16 @@ class ResumableTemplate(SupervisedTemplate):
             self._load(run.restored, amid=False)
         self._run = run
         return int(self.clock.train_exp_counter)
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether the script, started again, has not come by the moment of the checkpoint yet.
+
+        The strategy is then as it was at that moment, and what a script does between two calls,
+        such as exporting the model, was done in an earlier life.
+        """
+        run = self._run
+        return run is not None and (run.is_replaying or run.restored is not None)
 
     def fingerprint(self) -> dict[str, Any]:
         """What a run and its checkpoint must have in common, as plain data by name."""
@@ -168,7 +180,8 @@ class ResumableTemplate(SupervisedTemplate):
         run = self._run
         if run is None or run.is_in_train:
             if run is not None and run.position is not None:
-                return {}  # an evaluation before the point where the run goes on: it had ended
+                # before the point where the run goes on: it had ended
+                return dict(self.evaluator.get_last_metrics())
             return self._eval(exp_list, **kwargs)
         exp_list = list(exp_list) if isinstance(exp_list, Iterator) else exp_list
         name = evaluation_of(exp_list)
@@ -251,10 +264,12 @@ class ResumableTemplate(SupervisedTemplate):
     def _write(self, run: RunRecord, position: dict[str, Any] | None = None) -> None:
         """Write a checkpoint of this moment, if it can be written."""
         try:
+            plugins = self._captured_plugins()
+            run.expect_no_new_object(_objects_of(plugins))
             state = {
                 "fingerprint": run.fingerprint,
-                "learned": self.state_dict(),
-                "plugins": self._captured_plugins(),
+                "learned": plain(self.state_dict(), "the strategy"),
+                "plugins": plugins,
                 "stop": self._stop_training,
                 "random": random_states(self.device),
                 "calls": [dataclasses.asdict(call) for call in run.calls],
@@ -289,4 +304,10 @@ class ResumableTemplate(SupervisedTemplate):
 
     def _captured_plugins(self) -> list[tuple[str, Any]]:
         names = [type(plugin).__name__ for plugin in self.plugins]
-        return [(n, capture(p, n)) for n, p in zip(names, self.plugins, strict=True)]
+        parts = [id(part) for part in (self, self.model, self.optimizer)]
+        pairs = zip(names, self.plugins, strict=True)
+        return [(name, capture(plugin, name, parts=parts)) for name, plugin in pairs]
+
+
+def _objects_of(plugins: list[tuple[str, Any]]) -> frozenset[str]:
+    return frozenset(path for name, captured in plugins for path in objects_in(captured, name))

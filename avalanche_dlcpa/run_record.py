@@ -13,7 +13,9 @@ import torch
 from avalanche_dlcpa.checkpoint import CheckpointFolder, State
 from avalanche_dlcpa.experiences import classes_of
 from avalanche_dlcpa.random_states import set_random_states
-from avalanche_dlcpa.snapshot import plain_results
+from avalanche_dlcpa.snapshot import NoPlainStateError, plain_results
+
+CONTENTS = ("fingerprint", "learned", "plugins", "stop", "random", "calls", "position")
 
 
 @dataclasses.dataclass
@@ -38,6 +40,7 @@ class RunRecord:
         every_epochs: Epochs between checkpoints.
         every_seconds: Seconds between checkpoints inside an epoch; None: none there.
         fingerprint: What must be the same when it is resumed.
+        objects: Where the plugins of a fresh run hold objects with a ``state_dict``.
         calls: Those that have ended, from the start of the script on.
         num_passed: How many of them the script, started again, has come by.
         results: The evaluator's values after the calls so far.
@@ -52,6 +55,7 @@ class RunRecord:
     every_epochs: int
     every_seconds: float | None
     fingerprint: dict[str, Any]
+    objects: frozenset[str] = frozenset()
     calls: list[Call] = dataclasses.field(default_factory=list)
     num_passed: int = 0
     results: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -89,6 +93,20 @@ class RunRecord:
                 f"Expected the script to {expected}, as in the run of the checkpoints in "
                 f"'{self.folder.path}', got a script that goes on to {name}: start the same "
                 "script, or name another folder to start anew."
+            )
+
+    def expect_no_new_object(self, objects: Iterable[str]) -> None:
+        """Refuse to write what a fresh run would have no object for.
+
+        Raises:
+            NoPlainStateError: A plugin has come to hold an object with a ``state_dict``.
+        """
+        new = sorted(set(objects) - self.objects)
+        if new:
+            raise NoPlainStateError(
+                f"Expected plugins to hold objects with a `state_dict` from the start, got new "
+                f"ones at {', '.join(new)}, which a run started again would not have: make them "
+                "in the constructor, or give the plugin `state_dict` and `load_state_dict`."
             )
 
     def note(self, name: str, results: dict[str, Any]) -> None:
@@ -166,9 +184,12 @@ def expect_same(state: State, fingerprint: dict[str, Any]) -> None:
     """Refuse a checkpoint of another run.
 
     Raises:
-        ValueError: Names the first thing that differs.
+        ValueError: Names the first thing that differs, or what is missing.
     """
-    found = state.get("fingerprint", {})
+    missing = [name for name in CONTENTS if name not in state]
+    if missing:
+        raise ValueError(f"It lacks {', '.join(missing)}.")
+    found = state["fingerprint"]
     different = [
         name for name in [*fingerprint, *found] if fingerprint.get(name) != found.get(name)
     ]

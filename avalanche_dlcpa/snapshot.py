@@ -2,25 +2,30 @@
 
 Avalanche's plugins and metrics have no ``state_dict``. Their attributes are walked instead: plain
 values are kept, objects with ``state_dict`` and ``load_state_dict`` speak for themselves, metrics
-inside are walked in turn, and what never changes (functions, loggers, threads) is left alone.
+inside are walked in turn, and what a fresh run has by itself (functions, loggers, threads, parts
+of the strategy, and what is measured of this very process) is left alone.
 """
 
 from __future__ import annotations
 
 import collections
+import copy
 import functools
 import sys
 import threading
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from avalanche.core import BasePlugin
 from avalanche.evaluation import PluginMetric
+from avalanche.evaluation.metrics import CPUUsage, ElapsedTime, MaxGPU, MaxRAM
 from avalanche.logging import BaseLogger
 from avalanche.training.plugins import EvaluationPlugin
+from avalanche.training.templates.base import BaseTemplate
+from avalanche.training.utils import ParamData
 from torch import Tensor
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
@@ -35,6 +40,8 @@ _CONSTANT = (
     torch.device,
     torch.dtype,
     BaseLogger,
+    BaseTemplate,
+    *(CPUUsage, ElapsedTime, MaxGPU, MaxRAM),
 )
 _SEQUENCES: Mapping[type, str] = {
     list: "list",
@@ -43,6 +50,7 @@ _SEQUENCES: Mapping[type, str] = {
     frozenset: "frozenset",
     collections.deque: "deque",
 }
+_READABLE = (collections.OrderedDict, collections.Counter)  # with weights_only, too
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 
 
@@ -50,12 +58,36 @@ class NoPlainStateError(ValueError):
     """A plugin or metric remembers something that a checkpoint cannot hold."""
 
 
-def capture(value: Any, path: str) -> Any:
+def plain(state: Any, path: str) -> Any:
+    """The same state in types that ``torch.load(weights_only=True)`` reads, numbers of NumPy's too.
+
+    Args:
+        state: Nested dicts, lists and tuples of tensors, numbers and strings.
+        path: What errors call it.
+
+    Raises:
+        NoPlainStateError: Something else is in it.
+    """
+    state = state.item() if isinstance(state, np.generic) else state
+    if type(state) in _PLAIN or isinstance(state, Tensor | torch.Size | torch.dtype | torch.device):
+        return state
+    if isinstance(state, Mapping):
+        pairs = [(plain(k, f"{path} (a key)"), v) for k, v in state.items()]
+        parts = {name: plain(value, f"{path}[{name!r}]") for name, value in pairs}
+        made: Any = type(state) if type(state) in _READABLE else dict
+        return made(parts)
+    if type(state) in (list, tuple, set):
+        return type(state)(plain(part, f"{path}[{i}]") for i, part in enumerate(state))
+    raise _no_plain_state(state, path)
+
+
+def capture(value: Any, path: str, *, parts: Collection[int] = ()) -> Any:
     """Tell a value as plain data.
 
     Args:
         value: A plugin, or what one holds.
         path: What errors call it, such as ``"ReplayPlugin.storage_policy"``.
+        parts: Identities of objects that a fresh run has by itself.
 
     Returns:
         Plain data for `restore`.
@@ -63,32 +95,65 @@ def capture(value: Any, path: str) -> Any:
     Raises:
         NoPlainStateError: It, or something inside, is neither plain nor has a ``state_dict``.
     """
+    within = functools.partial(capture, parts=parts)
     if isinstance(value, np.generic):
         value = value.item()
     if type(value) in _PLAIN:
         return value
+    if id(value) in parts:
+        return {"kind": "constant"}
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, np.ndarray) and value.dtype != object:
         return {"kind": "array", "items": torch.from_numpy(value.copy())}
     if type(value) in _SEQUENCES:
-        items = [capture(item, f"{path}[{i}]") for i, item in enumerate(value)]
+        items = [within(item, f"{path}[{i}]") for i, item in enumerate(value)]
         return {"kind": _SEQUENCES[type(value)], "items": items}
     if type(value) in _MAPPINGS:
         pairs = [
-            [capture(key, f"{path} (a key)"), capture(item, f"{path}[{key!r}]")]
+            [within(key, f"{path} (a key)"), within(item, f"{path}[{key!r}]")]
             for key, item in value.items()
         ]
         return {"kind": "mapping", "items": pairs}
     if isinstance(value, EvaluationPlugin):
-        return _evaluation_state(value, path)
-    if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
-        return {"kind": "state_dict", "items": value.state_dict()}
+        return _evaluation_state(value, path, within)
     if isinstance(value, _CONSTANT):
         return {"kind": "constant"}
+    if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+        return {"kind": "state_dict", "items": plain(value.state_dict(), f"{path}.state_dict()")}
+    if isinstance(value, ParamData):
+        data = value.data.detach().clone()
+        return {"kind": "parameter", "items": data, "name": value.name, "device": str(value.device)}
     if _is_walked(value):
-        return {"kind": "object", "class": _class_name(value), "items": _attributes(value, path)}
-    raise NoPlainStateError(
+        attributes = {name: within(item, f"{path}.{name}") for name, item in vars(value).items()}
+        return {"kind": "object", "class": _class_name(value), "items": attributes}
+    raise _no_plain_state(value, path)
+
+
+def objects_in(captured: Any, path: str = "") -> Iterator[str]:
+    """Where `capture` met objects that speak for themselves, which a fresh run has to hold, too."""
+    if isinstance(captured, list | tuple):
+        for i, item in enumerate(captured):
+            yield from objects_in(item, f"{path}[{i}]")
+    if not isinstance(captured, dict):
+        return
+    kind = captured["kind"]
+    if kind == "state_dict":
+        yield path
+    elif kind == "object":
+        for name, item in captured["items"].items():
+            yield from objects_in(item, f"{path}.{name}")
+    elif kind == "mapping":
+        for key, item in captured["items"]:
+            yield from objects_in(item, f"{path}[{key!r}]")
+    elif kind == "evaluation":
+        yield from objects_in(captured["metrics"], path)
+    elif kind in _SEQUENCES.values():
+        yield from objects_in(captured["items"], path)
+
+
+def _no_plain_state(value: Any, path: str) -> NoPlainStateError:
+    return NoPlainStateError(
         f"Expected plugins and metrics whose state a checkpoint can hold, got {path} of type "
         f"{type(value).__name__}: give the plugin `state_dict` and `load_state_dict`, or go "
         "without checkpoints."
@@ -108,13 +173,19 @@ def restore(current: Any, saved: Any) -> Any:
     Raises:
         ValueError: The fresh run holds another kind of object there.
     """
+    if isinstance(saved, Tensor):  # which may be restored a second time: never the saved one itself
+        return saved.to(current.device if isinstance(current, Tensor) else saved.device, copy=True)
     if not isinstance(saved, dict):
         return saved
     kind, items = saved["kind"], saved.get("items", ())
     if kind == "constant":
         return current
     if kind == "array":
-        return items.numpy()
+        return items.numpy().copy()
+    if kind == "parameter":
+        there = torch.device(saved["device"])
+        device = there if there.type == "cpu" or torch.cuda.is_available() else "cpu"
+        return ParamData(saved["name"], init_tensor=items.to(device, copy=True), device=device)
     if kind in _SEQUENCES.values():
         own = list(current) if type(current) in (list, tuple, collections.deque) else []
         own += [None] * (len(items) - len(own))
@@ -134,7 +205,7 @@ def restore(current: Any, saved: Any) -> Any:
                 "Expected the plugins to hold the same objects as in the checkpoint, got "
                 f"{type(current).__name__} for one with a state_dict."
             )
-        current.load_state_dict(items)
+        current.load_state_dict(copy.deepcopy(items))  # some take out what they have read
         return current
     target = current if _is_walked(current) and _class_name(current) == saved["class"] else None
     target = _empty(saved["class"]) if target is None else target
@@ -153,11 +224,9 @@ def plain_results(results: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _attributes(value: Any, path: str) -> dict[str, Any]:
-    return {name: capture(item, f"{path}.{name}") for name, item in vars(value).items()}
-
-
-def _evaluation_state(plugin: EvaluationPlugin, path: str) -> dict[str, Any]:
+def _evaluation_state(
+    plugin: EvaluationPlugin, path: str, within: Callable[[Any, str], Any]
+) -> dict[str, Any]:
     curves = {
         name: [list(x), [plain_results({"": value}).get("") for value in y]]
         for name, (x, y) in plugin.all_metric_results.items()
@@ -165,7 +234,7 @@ def _evaluation_state(plugin: EvaluationPlugin, path: str) -> dict[str, Any]:
     return {
         "kind": "evaluation",
         "active": plugin.active,
-        "metrics": [capture(m, f"{path}.{type(m).__name__}") for m in plugin.metrics],
+        "metrics": [within(m, f"{path}.{type(m).__name__}") for m in plugin.metrics],
         "last": plain_results(plugin.last_metric_results),
         "curves": curves,
     }
@@ -208,15 +277,18 @@ def _class_name(value: Any) -> str:
 
 
 def _empty(name: str) -> Any:
-    """An instance of one of Avalanche's own metrics, made without running its constructor."""
+    """An instance of one of Avalanche's own metrics, made by its constructor if that takes none."""
     module, _, class_name = name.rpartition(".")
     found = getattr(_avalanche_metrics(module), class_name, None)
-    if not isinstance(found, type):
+    if not isinstance(found, type) or found.__module__ != module:
         raise ValueError(
             f"Expected the plugins to hold the same objects as in the checkpoint, got none for "
             f"one of {name}."
         )
-    return object.__new__(found)
+    try:
+        return found()  # with the factories of its dictionaries
+    except TypeError:
+        return object.__new__(found)
 
 
 def _avalanche_metrics(module: str) -> types.ModuleType | None:

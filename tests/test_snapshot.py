@@ -6,11 +6,14 @@ import io
 import numpy as np
 import pytest
 import torch
-from avalanche.evaluation.metrics import Accuracy, Mean
-from avalanche.training.plugins import SupervisedPlugin
+from avalanche.evaluation.metrics import Accuracy, AverageMeanClassAccuracy, CPUUsage, Mean
+from avalanche.training.plugins import EvaluationPlugin, SupervisedPlugin
+from avalanche.training.utils import ParamData
 from torch import nn
+from torch.optim import SGD
+from torch.optim.lr_scheduler import CyclicLR
 
-from avalanche_dlcpa.snapshot import NoPlainStateError, capture, restore
+from avalanche_dlcpa.snapshot import NoPlainStateError, capture, objects_in, plain, restore
 
 
 class Memory(SupervisedPlugin):
@@ -91,6 +94,70 @@ def test_an_object_with_a_state_dict_speaks_for_itself():
     assert torch.equal(fresh.weight, layer.weight)
     with pytest.raises(ValueError, match="hold the same objects as in the checkpoint, got NoneT"):
         round_trip(layer, None)
+
+
+def test_what_is_restored_twice_is_never_the_saved_one_itself():
+    for value, add in ((torch.zeros(2), torch.ones(2)), (np.zeros(2), np.ones(2))):
+        saved = capture(Memory(value), "Memory")
+        for _ in range(2):
+            memory = Memory()
+            restore(memory, saved)
+            memory.value += add
+            assert memory.value.tolist() == [1, 1]
+
+
+def test_a_scheduler_that_takes_out_what_it_reads_is_restored_twice():
+    def schedule():
+        return CyclicLR(SGD([nn.Parameter(torch.zeros(1))], lr=0.1), 0.1, 1.0, step_size_up=3)
+
+    worn = schedule()
+    worn.optimizer.step()
+    worn.step()
+    saved, fresh = capture(Memory(worn), "Memory"), schedule()
+    for _ in range(2):
+        restore(Memory(fresh), saved)
+    assert fresh.get_last_lr() == worn.get_last_lr() != schedule().get_last_lr()
+
+
+def test_importances_of_avalanche_come_back():
+    worn = ParamData("fc.weight", init_tensor=torch.eye(2))
+    found = round_trip({"fc.weight": worn}, None)["fc.weight"]
+    assert (found.name, found.shape) == (worn.name, worn.shape)
+    assert torch.equal(found.data, worn.data)
+
+
+def test_a_metric_that_is_made_has_its_factories():
+    worn = AverageMeanClassAccuracy()
+    worn.update(torch.tensor([0, 1]), torch.tensor([0, 1]), 0)
+    found = round_trip({"test": worn}, {})["test"]
+    found.next_experience()  # appends to a list that none has made yet
+    assert found.result() == {0: 0.5}
+
+
+def test_parts_of_the_strategy_and_what_is_measured_now_are_left_alone():
+    layer, usage = nn.Linear(2, 2), CPUUsage()
+    usage.update()  # from now on it holds a handle of this process
+    saved = capture(Memory([layer, usage]), "Memory", parts=[id(layer)])
+    fresh = Memory([None, CPUUsage()])
+    restore(fresh, through_a_file(saved))
+    assert fresh.value[0] is None
+    assert fresh.value[1]._first_update
+
+
+def test_objects_that_speak_for_themselves_are_found():
+    layer = nn.Linear(1, 1)
+    metrics = EvaluationPlugin(Memory(), loggers=[])
+    value = [layer, {"a": (1, layer)}, Memory({"b": layer}), metrics, 3]
+    assert list(objects_in(capture(value, "x"), "x")) == ["x[0]", "x[1]['a'][1]", "x[2].value['b']"]
+
+
+def test_numbers_of_numpy_become_plain():
+    state = {"lr": np.float64(0.1), "sizes": (np.int32(3), [np.bool_(True)]), np.int64(2): None}
+    found = through_a_file(plain(state, "state"))
+    assert found == {"lr": 0.1, "sizes": (3, [True]), 2: None}
+    assert type(plain(collections.Counter("ab"), "state")) is collections.Counter
+    with pytest.raises(NoPlainStateError, match=r"got state\['a'\]\[1\] of type ndarray"):
+        plain({"a": [0, np.zeros(2)]}, "state")
 
 
 def test_what_never_changes_is_left_alone():
