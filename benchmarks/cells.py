@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from avalanche_dlcpa.self_supervised import HEADS
 from benchmarks.analyses import ANALYSES
 from benchmarks.hyperparameters import batch_size_of, hyperparameters_of
-from benchmarks.methods import METHODS
+from benchmarks.methods import METHODS, options_of_loss
 from benchmarks.names import expect_known
 from benchmarks.settings import SETTINGS
 
-FORMAT = 2  # of the JSON
+FORMAT = 3  # of the JSON
 Result = dict[str, Any]
 
 
@@ -45,12 +46,25 @@ class Cell:
     def __post_init__(self) -> None:
         expect_known("method", self.method, [*METHODS, *ANALYSES])
         expect_known("setting", self.setting, SETTINGS)
-        is_given_ssl = "ssl" in dict(self.changes) and self.method in METHODS
-        if is_given_ssl and METHODS[self.method].draws_views:
+        if not self._ssl:
+            return
+        expect_known("self-supervised loss", self._ssl, HEADS)
+        method = METHODS.get(self.method)
+        if method is not None and method.draws_views:
             raise ValueError(
                 f"Expected a baseline to be given a self-supervised loss, got {self.method}, which "
                 "has its own: name another method, such as dlcpa-byol."
             )
+        if method is not None and method.needs_task_labels:
+            raise ValueError(
+                f"Expected a method whose network takes images alone with --ssl, got {self.method},"
+                " whose network wants to be told the task of each view: name another method."
+            )
+
+    @property
+    def _ssl(self) -> str | None:
+        """The self-supervised loss that a baseline or analysis is given."""
+        return dict(self.changes).get("ssl")
 
     @property
     def name(self) -> str:
@@ -72,14 +86,18 @@ class Cell:
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
-        """All of them, changes included.
+        """All of them, changes included; what a baseline is given of DLCPA's loss is as in DLCPA.
 
         Raises:
-            ValueError: None were chosen for the method in this setting.
+            ValueError: None were chosen for the method, or that loss, in this setting.
         """
         if self.validation:
             return dict(self.changes)
-        return {**hyperparameters_of(self.trains_as, self.setting), **dict(self.changes)}
+        own = hyperparameters_of(self.trains_as, self.setting)
+        if self._ssl:
+            known = hyperparameters_of(f"dlcpa-{self._ssl}", self.setting)
+            own = {**own, **options_of_loss(self._ssl, known)}
+        return {**own, **dict(self.changes)}
 
     @property
     def batch_size(self) -> int:
@@ -90,6 +108,11 @@ class Cell:
     def trains_as(self) -> str:
         """The method whose hyperparameters it takes."""
         return "stl" if self.method in ANALYSES else METHODS[self.method].trains_as or self.method
+
+    @property
+    def sources(self) -> list[str]:
+        """All methods whose hyperparameters it takes."""
+        return [self.trains_as, *([f"dlcpa-{self._ssl}"] if self._ssl else [])]
 
     @property
     def words(self) -> list[str]:
@@ -124,7 +147,7 @@ def parse_changes(words: Sequence[str]) -> dict[str, Any]:
         {'supervised_weight': 0.1, 'ssl': 'mocov2'}
 
     Raises:
-        ValueError: A word without ``=``.
+        ValueError: A word without ``=``, or a value of several parts.
     """
     changes = {}
     for word in words:
@@ -135,6 +158,8 @@ def parse_changes(words: Sequence[str]) -> dict[str, Any]:
             changes[name] = json.loads(value)
         except json.JSONDecodeError:
             changes[name] = value
+        if isinstance(changes[name], list | dict):
+            raise ValueError(f"Expected a number or a word for {name}, got '{value}'.")
     return changes
 
 
@@ -178,6 +203,7 @@ def check_same(result: Result, cell: Cell) -> None:
     """
     setting = SETTINGS[cell.setting]
     now = {
+        "setting_title": setting.title,
         "hyperparameters": cell.hyperparameters,
         "epochs": setting.epochs,
         "batch_size": cell.batch_size,

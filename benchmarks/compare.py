@@ -22,8 +22,9 @@ from benchmarks.hyperparameters import PUBLISHED
 from benchmarks.live import run_grid
 from benchmarks.names import expect_known
 from benchmarks.pool import add_pool_arguments, pool_of
+from benchmarks.run import remove_checkpoints
 from benchmarks.settings import SCALES, SETTINGS
-from benchmarks.tune import choose, tune
+from benchmarks.tune import choose, complete, tune
 
 
 def sort_out(cells: Iterable[Cell], folder: Path) -> tuple[list[Cell], list[Cell], dict[Cell, str]]:
@@ -56,7 +57,12 @@ def cells_of(words: argparse.Namespace) -> list[Cell]:
                 "--settings, --set or --ssl as well: name --methods and --settings instead."
             )
         experiment = EXPERIMENTS[expect_known("table or figure", words.experiment, EXPERIMENTS)]
-        return experiment.cells(words.scale, words.seeds, words.methods)
+        return experiment.cells(words.scale or "paper", words.seeds, words.methods)
+    if words.scale:
+        raise ValueError(
+            f"Expected --scale with a table or figure alone, got --scale {words.scale}: name "
+            "settings of that scale, such as lab-cifar100-10."
+        )
     if not (words.methods and words.settings):
         raise ValueError(
             "Expected a table or figure, or --methods and --settings, got neither. There are "
@@ -71,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("experiment", nargs="?", help=f"one of {', '.join(EXPERIMENTS)}")
-    parser.add_argument("--scale", default="paper", choices=SCALES)
+    parser.add_argument("--scale", choices=SCALES, help="of a table or figure; default: paper")
     parser.add_argument("--methods", nargs="+", help="with a table: only these of its methods")
     parser.add_argument("--settings", nargs="+")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
@@ -90,8 +96,9 @@ def _tune(cells: Iterable[Cell], words: argparse.Namespace) -> None:
         ValueError: Not one trial of a method has a result.
     """
     methods: dict[str, list[str]] = {}
-    for cell in cells:
-        source, method = SETTINGS[cell.setting].tuned_on or cell.setting, cell.trains_as
+    wanted = ((cell.setting, method) for cell in cells for method in cell.sources)
+    for setting, method in wanted:
+        source = SETTINGS[setting].tuned_on or setting
         has_grid = method in GRIDS.get(source, {}) and method not in PUBLISHED.get(source, {})
         if has_grid and method not in methods.get(source, []):
             methods.setdefault(source, []).append(method)
@@ -102,7 +109,7 @@ def _tune(cells: Iterable[Cell], words: argparse.Namespace) -> None:
             failures = tune(setting, chosen, [0], run, folder=Path(folder))
         for cell, reason in failures.items():
             print(f"failed: {cell.name}: {reason}")
-        choose(setting, chosen)
+        choose(setting, complete(chosen, failures))
 
 
 def main() -> None:
@@ -119,6 +126,8 @@ def main() -> None:
         if words.tune:
             _tune(cells, words)
         missing, done, refused = sort_out(cells, folder)
+        for cell in done:  # of a run that was killed right after it had written its result
+            remove_checkpoints(cell, folder)
         print(f"{len(cells)} cells: {len(done)} are there, {len(missing)} to run", flush=True)
         for cell, reason in refused.items():
             print(f"skipped: {cell.name}: {reason}")

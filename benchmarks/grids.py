@@ -2,6 +2,7 @@
 
 At the lab scale of the comparison (`lab-cifar100-10`), every method has the same budget: four
 combinations; EWC has four more, since its first ones were all below Naive, its limit at strength 0.
+DLCPA's weight of the supervised loss is searched on digits, and the paper's elsewhere.
 """
 
 from __future__ import annotations

@@ -73,4 +73,12 @@ def batch_size_of(method: str, setting: str) -> int:
 
 
 def _chosen() -> dict[str, dict[str, Values]]:
-    return json.loads(CHOSEN.read_text(encoding="utf-8")) if CHOSEN.exists() else {}
+    if not CHOSEN.exists():
+        return {}
+    try:
+        return json.loads(CHOSEN.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"Expected {CHOSEN.name} to hold all values chosen, got a file cut short or altered "
+            f"({error}): take it from the repository again, or delete it and tune."
+        ) from error

@@ -12,6 +12,7 @@ from benchmarks.cells import Cell
 from benchmarks.pool import Runner
 
 _BAR = "{bar:24} {n}/{total} tasks, {elapsed}, {remaining} left{postfix}"
+LOG_SECONDS = 60.0  # between lines where nobody looks on
 
 
 def run_grid(
@@ -20,7 +21,7 @@ def run_grid(
     *,
     on_end: Callable[[Cell, str | None], Any] = lambda cell, failure: None,
 ) -> dict[Cell, str]:
-    """Run cells and show how far they are.
+    """Run cells and show how far they are; what a failed one did not learn is taken off the total.
 
     Args:
         cells: What to run.
@@ -33,15 +34,25 @@ def run_grid(
     failures = {}
     learned = dict.fromkeys(cells, 0)
     total = sum(cell.num_experiences for cell in cells)
-    seconds = 1.0 if sys.stderr.isatty() else 60.0  # between lines of a log
-    with tqdm(total=total, bar_format=_BAR, mininterval=seconds, dynamic_ncols=True) as bar:
+    bar = tqdm(
+        total=total,
+        bar_format=_BAR,
+        mininterval=1.0 if sys.stderr.isatty() else LOG_SECONDS,
+        miniters=0,  # a line that says what is at work, whether or not a task has ended
+        smoothing=0,  # tasks come in at long and uneven intervals: the mean since the start
+        dynamic_ncols=True,
+    )
+    with bar:
         for reports in run(cells):
             for report in reports:
                 cell = report.cell
-                learned[cell] = cell.num_experiences if report.ended else report.learned
+                learned[cell] = report.learned
                 if report.failure is not None:
+                    bar.total -= cell.num_experiences - report.learned
                     failures[cell] = report.failure
                     bar.write(f"failed: {cell.name}: {report.failure}")
+                elif report.ended:
+                    learned[cell] = cell.num_experiences
                 if report.ended:
                     on_end(cell, report.failure)
             at_work = [f"{r.cell.name} ({r.learned})" for r in reports if not r.ended]

@@ -11,7 +11,13 @@ from benchmarks.cells import Cell, Result, read_result
 from benchmarks.methods import METHODS
 from benchmarks.settings import SETTINGS
 
-_SHARED = ("hyperparameters", "epochs", "batch_size", "views")  # by the seeds of a mean
+_SHARED = (
+    "setting_title",
+    "hyperparameters",
+    "epochs",
+    "batch_size",
+    "views",
+)  # by the seeds of a mean
 _EVERY = ("method", "setting", "seed", "changes", *_SHARED, "provenance")
 _METHODS = ("judged_on", "num_experiences", "classes", "class_il", "task_il", "training_seconds")
 
@@ -45,9 +51,9 @@ def load_results(folder: Path) -> tuple[list[Result], dict[str, str]]:
             for cell in cells:
                 del found[cell]
                 skipped[files[cell]] = (
-                    f"Expected {', '.join(cell.name for cell in cells)} to share hyperparameters, "
-                    "epochs, batch size and views, got different ones, whose mean says nothing: "
-                    "delete those of old settings."
+                    f"Expected {', '.join(cell.name for cell in cells)} to share data, network, "
+                    "hyperparameters, epochs, batch size and views, got different ones, whose mean "
+                    "says nothing: delete those of old settings."
                 )
     return in_order(found.values()), skipped
 

@@ -32,8 +32,8 @@ from torch.nn import CrossEntropyLoss
 from torch.optim import SGD
 from torch.optim.lr_scheduler import MultiStepLR
 
-from avalanche_dlcpa import DLCPAStrategy, SingleTaskStrategy
-from avalanche_dlcpa.self_supervised import HEADS
+from avalanche_dlcpa import DLCPAStrategy, SelfSupervisedLossPlugin, SingleTaskStrategy
+from avalanche_dlcpa.self_supervised import HEADS, SelfSupervisedHead
 from benchmarks.avalanche_repairs import repair_plugins_of_packnet, repair_synaptic_intelligence
 from benchmarks.networks import packnet_network, split_at_head
 from benchmarks.settings import Setting
@@ -177,6 +177,46 @@ def _single_task(predict_with: str, *, finetunes: bool = False) -> Build:
     return build
 
 
+def _names_of_head(ssl: str) -> dict[str, str]:
+    """What a head's options are called among hyperparameters, where momentum is the optimizer's."""
+    names = inspect.signature(HEADS[ssl]).parameters
+    return {"encoder_momentum" if name == "momentum" else name: name for name in names}
+
+
+def _take_head(ssl: str, options: dict[str, Any]) -> SelfSupervisedHead:
+    """Make a head, and take its options out of the hyperparameters."""
+    names = _names_of_head(ssl).items()
+    return HEADS[ssl](**{own: options.pop(name) for name, own in names if name in options})
+
+
+def options_of_loss(ssl: str, options: dict[str, Any]) -> dict[str, Any]:
+    """What of DLCPA's hyperparameters is of its self-supervised loss, as baselines are given it.
+
+    Example:
+        >>> options_of_loss("mocov2", {"lr": 0.1, "supervised_weight": 4.0, "queue_size": 1024})
+        {'queue_size': 1024, 'ssl_weight': 0.25}
+    """
+    found = {name: options[name] for name in _names_of_head(ssl) if name in options}
+    if options.get("supervised_weight"):
+        found["ssl_weight"] = 1 / options["supervised_weight"]
+    return found
+
+
+def take_loss(options: dict[str, Any], setting: Setting) -> list[SelfSupervisedLossPlugin]:
+    """Make the plugin of a baseline's self-supervised loss, if it is given one.
+
+    Args:
+        options: Hyperparameters, from which ``ssl`` and all of the loss are taken out.
+        setting: Makes the views.
+    """
+    ssl = options.pop("ssl", None)
+    if ssl is None:
+        return []
+    weight = {"weight": options.pop("ssl_weight")} if "ssl_weight" in options else {}
+    head = _take_head(ssl, options)
+    return [SelfSupervisedLossPlugin(head, views=setting.make_views(), **weight)]
+
+
 def _dlcpa(ssl: str | None, **ablation: Any) -> Build:
     """DLCPA with a head; both learning rates fall to a tenth at the end (authors' runs)."""
 
@@ -187,15 +227,9 @@ def _dlcpa(ssl: str | None, **ablation: Any) -> Build:
         lr: float,
         momentum: float = 0.0,
         last_epochs: int = 1,
-        encoder_momentum: float | None = None,
         **options: Any,
     ) -> DLCPAStrategy:
-        head = None
-        if ssl is not None:
-            if encoder_momentum is not None:
-                options["momentum"] = encoder_momentum
-            known = inspect.signature(HEADS[ssl]).parameters
-            head = HEADS[ssl](**{name: options.pop(name) for name in known if name in options})
+        head = None if ssl is None else _take_head(ssl, options)
 
         def schedule(optimizer: Any) -> MultiStepLR:
             return MultiStepLR(optimizer, [max(1, options["train_epochs"] - last_epochs)])

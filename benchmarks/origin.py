@@ -17,6 +17,7 @@ from benchmarks.cells import Cell
 
 PACKAGES = ("avalanche-dlcpa", "avalanche-lib", "torch", "torchvision", "numpy", "solo-learn")
 ROOT = Path(__file__).resolve().parents[1]
+DECISIVE = ("avalanche_dlcpa", "benchmarks/*.py", "benchmarks/results/hyperparameters.json")
 
 
 def provenance(cell: Cell, device: str) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def origin_of(command: list[str], device: str) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit, with a plus where the code of package or benchmarks differs from it."""
+    """The commit, with a plus where code or chosen hyperparameters differ from it."""
 
     def git(*words: str) -> str:
         return subprocess.run(
@@ -47,7 +48,7 @@ def commit() -> str:
         ).stdout.strip()
 
     try:
-        changed = git("status", "--porcelain", "--", "avalanche_dlcpa", "benchmarks/*.py")
+        changed = git("status", "--porcelain", "--", *DECISIVE)
         return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import re
 import subprocess
 import sys
@@ -39,11 +40,12 @@ Runner = Callable[[list[Cell]], Iterator[list[Progress]]]
 
 
 class _Process:
-    """A cell at work; its output goes to a log, which goes when all went well."""
+    """A cell at work; its output goes to a log of its own, which stays if it failed."""
 
     def __init__(self, cell: Cell, folder: Path, options: list[str]):
         self.cell = cell
-        self._log = folder / "logs" / f"{cell.name}.log"
+        self._kept = folder / "logs" / f"{cell.name}.log"
+        self._log = self._kept.with_name(f".{cell.name}.{os.getpid()}.log")  # of this grid
         self._log.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "benchmarks.worker", *cell.words, "--out", str(folder)]
         with self._log.open("wb") as log:
@@ -56,7 +58,7 @@ class _Process:
             )
 
     def progress(self) -> Progress:
-        """How far it is; the log of one that went well is removed."""
+        """How far it is."""
         code = self._process.poll()
         output = self._log.read_text(encoding="utf-8", errors="replace")
         learned = [int(count) for count in re.findall(r"^learned (\d+) experiences$", output, re.M)]
@@ -69,13 +71,15 @@ class _Process:
             self._log.unlink()
             return Progress(self.cell, so_far, ended=True)
         last = next((line for line in reversed(output.splitlines()) if line.strip()), "no output")
-        reason = f"ended with {code}: {last.strip()} (see logs/{self._log.name})"
+        self._log.replace(self._kept)
+        reason = f"ended with {code}: {last.strip()} (see logs/{self._kept.name})"
         return Progress(self.cell, so_far, ended=True, failure=reason)
 
     def stop(self) -> None:
         """End it now."""
         self._process.kill()
         self._process.wait()
+        self._log.unlink(missing_ok=True)
 
 
 def run_in_processes(
@@ -119,11 +123,18 @@ def pool_of(words: argparse.Namespace, folder: Path) -> Runner:
     """What runs cells as the command line says.
 
     Raises:
-        ValueError: Fewer than one cell at a time.
+        ValueError: Fewer than one cell at a time, or options of the other way to run them.
         ImportError: Ray is asked for and missing.
     """
     if words.jobs < 1:
         raise ValueError(f"Expected `--jobs` to be at least 1, got {words.jobs}.")
+    if words.ray is None and words.gpus:
+        raise ValueError(f"Expected --gpus with --ray alone, got {words.gpus:g}: see --device.")
+    if words.ray is not None and words.jobs > 1:
+        raise ValueError(
+            f"Expected --jobs without --ray, which fills its cluster, got {words.jobs} jobs: leave "
+            "one of them out."
+        )
     root = words.dataset_root and str(Path(words.dataset_root).absolute())
     if words.ray is not None:
         from benchmarks.ray_pool import run_on_ray  # Ray is an optional extra

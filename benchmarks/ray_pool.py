@@ -93,7 +93,7 @@ def _collect(handle: Any, cell: Cell, folder: Path, origin: str) -> Progress:
         result = ray.get(handle)
         result["provenance"]["commit"] = origin  # the code came from here, without its history
         save_json(result, result_path(cell, folder))
-    except (ray.exceptions.RayError, OSError) as error:
+    except (ray.exceptions.RayError, OSError, ValueError) as error:  # the last: NaN is no JSON
         reason = str(error).strip().splitlines()[-1]
         return Progress(cell, 0, ended=True, failure=reason)
     return Progress(cell, cell.num_experiences, ended=True)

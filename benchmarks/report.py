@@ -101,20 +101,10 @@ def _experiment_section(name: str, scale: str, results: list[Result], folder: Pa
 
 
 def _setting_section(setting: str, results: list[Result], folder: Path) -> Section:
-    methods = dict.fromkeys(result["method"] for result in results)
-    words = [
-        "--methods",
-        *methods,
-        "--settings",
-        setting,
-        *_seeds(results),
-        "--out",
-        _shown(folder),
-    ]
     return Section(
         anchor=f"setting-{setting}",
         title=f"{setting}: {SETTINGS[setting].title}",
-        command=shlex.join(["python", "-m", "benchmarks.compare", *words]),
+        command="\n".join(_commands(setting, results, folder)),
         results=results,
         tables=[comparison_table(results)],
         pictures=setting_pictures(setting, results, folder / "figures"),
@@ -123,6 +113,19 @@ def _setting_section(setting: str, results: list[Result], folder: Path) -> Secti
             for runs in by_method(results).values()
         ],
     )
+
+
+def _commands(setting: str, results: Sequence[Result], folder: Path) -> Iterable[str]:
+    """A line for all that runs with the chosen hyperparameters, then one a change."""
+    changes = {json.dumps(r["changes"], sort_keys=True): r["changes"] for r in results}
+    for change in changes.values():
+        own = [result for result in results if result["changes"] == change]
+        methods = dict.fromkeys(result["method"] for result in own)
+        words = ["--methods", *methods, "--settings", setting]
+        for name, value in sorted(change.items()):
+            words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+        words += [*_seeds(own), "--out", _shown(folder)]
+        yield shlex.join(["python", "-m", "benchmarks.compare", *words])
 
 
 def _details(runs: Iterable[Result]) -> str:

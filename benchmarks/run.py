@@ -24,8 +24,10 @@ from benchmarks.cells import (
     FORMAT,
     Cell,
     Result,
+    check_same,
     checkpoints_path,
     parse_changes,
+    read_result,
     result_path,
 )
 from benchmarks.json_file import save_json
@@ -89,6 +91,7 @@ def result_of(cell: Cell, found: dict[str, Any], origin: dict[str, Any]) -> Resu
         "format": FORMAT,
         "method": cell.method,
         "setting": cell.setting,
+        "setting_title": setting.title,
         "seed": cell.seed,
         "changes": dict(cell.changes),
         "hyperparameters": cell.hyperparameters,
@@ -116,6 +119,11 @@ def _train_and_judge(
     for learned in training.steps():
         on_experience(learned)
     return training.found()
+
+
+def remove_checkpoints(cell: Cell, folder: Path) -> None:
+    """Remove what a run would have gone on from, now that its result is written."""
+    shutil.rmtree(checkpoints_path(cell, folder), ignore_errors=True)
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -159,9 +167,14 @@ def main() -> None:
         pairs = tuple(sorted(changes.items()))
         cell = Cell(words.method, words.setting, words.seed, pairs, words.validation)
         cell.hyperparameters  # noqa: B018 - refuses what was never chosen, before any work
+        path, checkpoints = (at(cell, words.out) for at in (result_path, checkpoints_path))
+        if path.exists():
+            check_same(read_result(path), cell)
+            print(f"{path} is there already")
+            remove_checkpoints(cell, words.out)
+            return
     except ValueError as error:
         parser.error(str(error))
-    checkpoints = checkpoints_path(cell, words.out)
     result = run_cell(
         cell,
         dataset_root=words.dataset_root,
@@ -169,9 +182,8 @@ def main() -> None:
         checkpoints=checkpoints if words.resume else None,
         on_experience=lambda learned: print(f"learned {learned} experiences", flush=True),
     )
-    print(f"wrote {save_json(result, result_path(cell, words.out))}")
-    if words.resume and checkpoints.is_dir():
-        shutil.rmtree(checkpoints)
+    print(f"wrote {save_json(result, path)}")
+    remove_checkpoints(cell, words.out)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader
 
 from avalanche_dlcpa import seed_everything
 from avalanche_dlcpa.model_head import detach_head
-from avalanche_dlcpa.self_supervised_plugin import SelfSupervisedLossPlugin
-from benchmarks.methods import METHODS
+from benchmarks.methods import METHODS, take_loss
 from benchmarks.settings import Setting
 
 BATCH_SIZE = 256  # of everything after training
@@ -61,7 +60,7 @@ def train_single_tasks(
         device: Where to train.
         num_experiences: Tasks to learn, from the first on.
         validation_fraction: Share of the training images held out as ``stream.valid_stream``.
-        **hyperparameters: Of the method ``stl``.
+        **hyperparameters: Of the method ``stl``, and of the loss, if there is one.
     """
     stream = setting.make_stream(
         augment=ssl is None, validation_fraction=validation_fraction, dataset_root=dataset_root
@@ -69,11 +68,12 @@ def train_single_tasks(
     seed_everything(seed)
     network = setting.make_network(setting.num_classes)
     start, _ = detach_head(copy.deepcopy(network))
-    plugins = [] if ssl is None else [SelfSupervisedLossPlugin(ssl, views=setting.make_views())]
+    options = {**hyperparameters, "ssl": ssl}
+    plugins = take_loss(options, setting)
     strategy = METHODS["stl"].build(
         network,
         setting=setting,
-        **hyperparameters,
+        **options,
         plugins=plugins,
         train_mb_size=setting.batch_size,
         train_epochs=setting.epochs,

@@ -63,11 +63,12 @@ def percent(fraction: float) -> str:
     return f"{round(100 * fraction, 2) + 0.0:.2f}"  # adding 0 turns -0.0 into 0.0
 
 
-def marks(values: Sequence[float | None]) -> list[str]:
+def marks(values: Sequence[float | None], *, second: bool = True) -> list[str]:
     """Mark the best values and the second best, both where two or more are there.
 
     Args:
         values: As they are printed, so that what looks equal is equal; None: not ranked.
+        second: Whether the second best are marked, too.
 
     Example:
         >>> marks([40.8, None, 40.1, 38.4, 40.8])
@@ -76,6 +77,6 @@ def marks(values: Sequence[float | None]) -> list[str]:
     ranked = [value for value in values if value is not None]
     if len(ranked) < 2:
         return [""] * len(values)
-    best, second = [*sorted(set(ranked), reverse=True), None][:2]
-    names = {best: "best", second: "second", None: ""}
+    first, next_one = [*sorted(set(ranked), reverse=True), None][:2]
+    names = {next_one: "second" if second else "", first: "best", None: ""}
     return [names.get(value, "") for value in values]

@@ -14,7 +14,13 @@ from benchmarks.settings import SETTINGS, at_scale
 from benchmarks.summaries import Summary, marks, measure_of, percent, summarize, with_deviation
 
 UPPER_BOUNDS = ("stl", "stl-me-finetuned", "joint", "cumulative")  # of the paper's captions
+_PACKNET = (
+    "Our PackNet trains a network with group norm without parameters in the place of batch norm, "
+    "and with a bias in every convolution: Avalanche's PackNet takes no other."
+)
 _REMARKS = {
+    "table2": _PACKNET,
+    "table8": _PACKNET,
     "table10": "The paper does not tell its orders, ours come from the seeds 1 to 5: only the "
     "average over orders compares. Ours has the sample deviation (number of orders), the paper's "
     "that of the population.",
@@ -73,7 +79,7 @@ def experiment_table(name: str, scale: str, results: Iterable[Result]) -> Table:
         lines = _method_lines(experiment, scale, chosen, published)
     return Table(
         heads=_heads(heads, bool(published)),
-        rows=_rows(lines, bool(published)),
+        rows=_rows(lines, bool(published), second=experiment.marks_second),
         title=f"{experiment.title}, {scale} scale",
         notes=tuple(_notes(name, scale, chosen, published)),
         corner="setting" if by_setting else "method",
@@ -145,32 +151,35 @@ def _heads(heads: list[tuple[str, ...]], with_paper: bool) -> tuple[tuple[str, .
     return tuple((*head, source) for head in heads for source in ("ours", "paper"))
 
 
-def _rows(lines: list[_Line], with_paper: bool) -> tuple[Row, ...]:
+def _rows(lines: list[_Line], with_paper: bool, *, second: bool) -> tuple[Row, ...]:
     columns = []
     for i in range(len(lines[0].ours)):
-        columns.append(_entries(lines, [x.ours[i] for x in lines], _summary_text, _summary_rank))
+        found = [_ranked(lines, [x.ours[i] for x in lines], _summary_text, _summary_rank)]
         if with_paper:
             paper = [x.paper[i] for x in lines]
-            columns.append(_entries(lines, paper, lambda p: p.text, lambda p: float(p.value)))
+            found.append(_ranked(lines, paper, lambda p: p.text, lambda p: float(p.value)))
+        for texts, ranked in found:
+            pairs = zip(texts, marks(ranked, second=second), strict=True)
+            columns.append([Entry(*pair) for pair in pairs])
     return tuple(
         Row(line.label, tuple(column[row] for column in columns), line.begins_part)
         for row, line in enumerate(lines)
     )
 
 
-def _entries(
+def _ranked(
     lines: list[_Line],
     found: Sequence[Summary | None] | Sequence[Published | None],
     text: Callable[..., str],
     rank: Callable[..., float],
-) -> list[Entry]:
-    """A column: what was found, marked where its line is ranked."""
+) -> tuple[list[str], list[float | None]]:
+    """A column: what was found in words, and its rank where its line is ranked."""
     texts = [NOTHING if one is None else text(one) for one in found]
     ranked = [
         rank(one) if one is not None and line.ranked else None
         for line, one in zip(lines, found, strict=True)
     ]
-    return [Entry(*pair) for pair in zip(texts, marks(ranked), strict=True)]
+    return texts, ranked
 
 
 def _summary_text(summary: Summary) -> str:

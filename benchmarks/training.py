@@ -15,7 +15,7 @@ from avalanche.evaluation.metrics import ConfusionMatrix
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.templates import SupervisedTemplate
 
-from avalanche_dlcpa import NonFiniteLossError, SelfSupervisedLossPlugin
+from avalanche_dlcpa import NonFiniteLossError
 from avalanche_dlcpa.accuracy_matrix import (
     accuracy_over_experiences,
     average_incremental_accuracy,
@@ -27,7 +27,7 @@ from avalanche_dlcpa.metrics import predicted_classes, scenario_metrics
 from avalanche_dlcpa.training_guards import all_finite
 from benchmarks.cells import Cell
 from benchmarks.memory import kept_bytes, peak_bytes
-from benchmarks.methods import METHODS
+from benchmarks.methods import METHODS, take_loss
 from benchmarks.settings import SETTINGS, Setting
 
 EVAL_BATCH_SIZE = 256
@@ -85,13 +85,10 @@ class Training:
         options = dict(cell.hyperparameters)
         self._stopwatch = Stopwatch()
         plugins: list[SupervisedPlugin] = [self._stopwatch]
-        is_given_ssl = "ssl" in options and not self.method.draws_views
-        if is_given_ssl:
-            weight = {"weight": options.pop("ssl_weight")} if "ssl_weight" in options else {}
-            views = setting.make_views()
-            plugins.append(SelfSupervisedLossPlugin(options.pop("ssl"), views=views, **weight))
+        loss = take_loss(options, setting)
+        plugins += loss
         stream = setting.make_stream(
-            augment=not (self.method.draws_views or is_given_ssl),
+            augment=not (self.method.draws_views or loss),
             validation_fraction=0.1 if cell.validation else 0.0,
             task_labels=self.method.needs_task_labels,
             dataset_root=dataset_root,

@@ -16,8 +16,9 @@ import csv
 import json
 import math
 import statistics
+import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,8 @@ def best(rows: Iterable[Row], setting: str, method: str) -> dict[str, Any]:
     a longer run is left out. Where one scenario is undefined, the other decides.
 
     Returns:
-        ``hyperparameters``, mean ``class_il_ACC`` and ``task_il_ACC``, ``num_trials`` and
-        ``seeds`` they were chosen from, and ``commits``.
+        ``hyperparameters``, mean ``class_il_ACC`` and ``task_il_ACC`` (None: undefined),
+        ``num_trials`` and ``seeds`` they were chosen from, and ``commits``.
 
     Raises:
         ValueError: No rows of that setting and method.
@@ -108,10 +109,14 @@ def best(rows: Iterable[Row], setting: str, method: str) -> dict[str, Any]:
     top = max(task_il for _, task_il in means.values())
     near = [words for words, (_, task_il) in means.items() if task_il >= top - 0.01]
     chosen = max(near, key=lambda words: means[words][0])
+    names = ("class_il_ACC", "task_il_ACC")
+    undefined = {name for name in names if not any(row[name] for row in sound)}
     return {
         "hyperparameters": json.loads(chosen),
-        "class_il_ACC": round(means[chosen][0], 4),
-        "task_il_ACC": round(means[chosen][1], 4),
+        **{
+            name: None if name in undefined else round(mean, 4)
+            for name, mean in zip(names, means[chosen], strict=True)
+        },
         "num_trials": len(own),
         "seeds": sorted({int(row["seed"]) for row in own}),
         "commits": sorted({row["commit"] for row in own}),
@@ -185,6 +190,12 @@ def _add_row(path: Path, row: tuple[Any, ...]) -> None:
         writer.writerow(row)
 
 
+def complete(methods: Iterable[str], failures: Mapping[Cell, str]) -> list[str]:
+    """Those of the methods without a trial that failed otherwise than by diverging."""
+    broken = {c.method for c, why in failures.items() if NonFiniteLossError.__name__ not in why}
+    return [method for method in methods if method not in broken]
+
+
 def choose(setting: str, methods: Iterable[str], path: Path = CHOSEN) -> None:
     """Write what is best, method by method, into the file of the chosen values."""
     chosen = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -219,13 +230,17 @@ def main() -> None:
                 folder=Path(folder),
                 most=words.trials,
             )
-        choose(setting, methods)
+        chosen = complete(methods, failures)
+        choose(setting, chosen)
     except ValueError as error:
         parser.error(str(error))
     for cell, reason in failures.items():
         print(f"failed: {cell.name}: {reason}")
-    for method in methods:
+    for method in chosen:
         print(method, json.dumps(best(read_rows(), setting, method)))
+    left = [method for method in methods if method not in chosen]
+    if left:
+        sys.exit(f"nothing was chosen for {', '.join(left)}: the same command tries again")
 
 
 if __name__ == "__main__":

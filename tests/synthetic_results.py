@@ -47,6 +47,7 @@ def make_result(
         "format": FORMAT,
         "method": method,
         "setting": setting,
+        "setting_title": plan.title,
         "seed": seed,
         "changes": changes or {},
         "hyperparameters": {"lr": 0.01},

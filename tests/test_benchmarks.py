@@ -3,6 +3,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -121,6 +122,47 @@ def test_choosing_hyperparameters_never_evaluates_the_test_set(monkeypatch, vali
     assert result["judged_on"] == ("valid_stream" if validation else "test_stream")
     learned = cell.num_experiences
     assert len(read) == (0 if validation else learned * (learned + 1) // 2)
+
+
+@pytest.mark.parametrize("method", ["ewc", "replay", "stl-me-finetuned", "dlcpa-mocov2"])
+def test_a_trial_needs_no_test_set(monkeypatch, method):
+    plan = SETTINGS[TWIN]
+
+    def without_test_set(**options):
+        stream = plan.make_stream(**options)
+        valid = getattr(stream, "valid_stream", None)
+        return SimpleNamespace(train_stream=stream.train_stream, valid_stream=valid)
+
+    whole = Cell(method, TWIN).hyperparameters
+    cell = Cell(method, TWIN, 0, tuple(sorted(whole.items())), validation=True)
+    expected = run.run_cell(cell)["task_il"]
+    monkeypatch.setitem(SETTINGS, TWIN, dataclasses.replace(plan, make_stream=without_test_set))
+    assert run.run_cell(cell)["task_il"] == expected
+    with pytest.raises(AttributeError, match="test_stream"):
+        run.run_cell(dataclasses.replace(cell, validation=False))
+
+
+def test_a_method_whose_trial_broke_is_not_chosen():
+    trials = [Cell(method, TWIN, validation=True) for method in ("naive", "ewc", "lwf")]
+    failures = {trials[0]: "ended with 1: NonFiniteLossError: ...", trials[1]: "ended with -9"}
+    assert tune.complete(["naive", "ewc", "lwf"], failures) == ["naive", "lwf"]
+
+
+def test_where_a_scenario_is_undefined_the_other_decides():
+    def row(words, task_il):
+        return {
+            "setting": "digits",
+            "method": "packnet",
+            "seed": "0",
+            "hyperparameters": words,
+            "class_il_ACC": "",
+            "task_il_ACC": task_il,
+            "commit": "0",
+        }
+
+    found = tune.best([row('{"lr": 1}', "0.7"), row('{"lr": 2}', "0.8")], "digits", "packnet")
+    assert found["hyperparameters"] == {"lr": 2}
+    assert (found["class_il_ACC"], found["task_il_ACC"]) == (None, 0.8)
 
 
 def test_the_best_leads_class_il_among_the_near_best_in_task_il():

@@ -12,6 +12,7 @@ def result_of(cell):
     setting = SETTINGS[cell.setting]
     return {
         "format": cells.FORMAT,
+        "setting_title": setting.title,
         "hyperparameters": cell.hyperparameters,
         "epochs": setting.epochs,
         "batch_size": setting.batch_size,
@@ -109,15 +110,16 @@ def test_a_result_cut_short_is_told_from_one_of_another_version(tmp_path):
     with pytest.raises(ValueError, match=r"digits_naive_seed0.json to hold a whole result"):
         read_result(path)
     path.write_text(json.dumps({**result_of(cell), "format": 1}))
-    with pytest.raises(ValueError, match="to have format 2, got 1: it is of another version"):
+    with pytest.raises(ValueError, match="to have format 3, got 1: it is of another version"):
         read_result(path)
     path.write_text("[]")
-    with pytest.raises(ValueError, match="to have format 2, got None"):
+    with pytest.raises(ValueError, match="to have format 3, got None"):
         read_result(path)
 
 
 @pytest.mark.parametrize(
-    "name", ["hyperparameters", "epochs", "batch_size", "num_experiences", "views"]
+    "name",
+    ["setting_title", "hyperparameters", "epochs", "batch_size", "num_experiences", "views"],
 )
 def test_a_result_of_other_settings_is_not_taken_for_that_of_a_cell(name):
     cell = Cell("naive", "digits")

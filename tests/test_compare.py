@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import compare
-from benchmarks.cells import Cell, grid, read_result, result_path
+from benchmarks import compare, live
+from benchmarks.cells import Cell, checkpoints_path, grid, read_result, result_path
 from benchmarks.experiments import EXPERIMENTS
+from benchmarks.grids import GRIDS
+from benchmarks.hyperparameters import PUBLISHED
 from benchmarks.live import run_grid
-from benchmarks.pool import run_in_processes
+from benchmarks.pool import Progress, run_in_processes
 from benchmarks.run import run_cell
+from benchmarks.settings import SCALES, SETTINGS
 
 ROOT = Path(__file__).parents[1]
 TWIN = "digits-cifar100-5"  # two tasks, a second a cell
@@ -116,7 +119,7 @@ def test_what_is_there_is_not_run_again_and_what_is_not_sound_is_left_alone(tmp_
     assert (
         f"skipped: {cells[1].name}: Expected {short.name} to hold a whole result" in answer.stdout
     )
-    assert "to have format 2, got 1" in answer.stdout
+    assert "to have format 3, got 1" in answer.stdout
     assert "to have epochs 2, got 99" in answer.stdout
 
 
@@ -134,6 +137,48 @@ def test_a_cell_that_fails_is_reported_with_its_reason_and_stops_no_other(tmp_pa
     assert "NonFiniteLossError: Expected finite weights after 1 experiences" in failures[bad]
     assert [p.name for p in tmp_path.glob("*.json")] == [f"{good.name}.json"]
     assert [p.name for p in (tmp_path / "logs").iterdir()] == [f"{bad.name}.log"]
+
+
+def test_the_view_says_what_is_at_work_also_where_no_task_has_ended(monkeypatch, capsys):
+    first, second = grid(["naive", "ewc"], [TWIN], [0])
+
+    def run_nothing(cells):
+        yield [Progress(first, 1)]
+        yield [Progress(first, 2, ended=True), Progress(second, 0)]
+        yield [Progress(second, 0)]
+        yield [Progress(second, 1, ended=True, failure="lost")]
+
+    monkeypatch.setattr(live, "LOG_SECONDS", 0.0)
+    failures = run_grid([first, second], run_nothing)
+    said = capsys.readouterr()
+    lines = [line.strip() for line in said.err.split("\r")]
+    assert failures == {second: "lost"}
+    assert [line.split(" tasks")[0].split()[-1] for line in lines if "tasks" in line][-1] == "3/3"
+    assert any("2/4 tasks" in line and line.endswith(f"{second.name} (0)") for line in lines)
+    assert all("00:00, 00:00 left" not in line for line in lines if "0/4" in line)
+
+
+def test_two_grids_in_one_folder_keep_their_logs_apart(tmp_path):
+    cells = grid(["naive"], [TWIN], [0])
+    (tmp_path / "logs").mkdir()
+    other = tmp_path / "logs" / f".{cells[0].name}.1.log"  # of another process
+    other.write_text("learned 2 experiences\n")
+    reports = [r for rs in run_in_processes(cells, tmp_path, jobs=1, options=[]) for r in rs]
+    assert reports[0].learned == 0
+    assert reports[-1].ended
+    assert other.exists()
+
+
+def test_checkpoints_that_a_kill_has_left_beside_a_result_are_removed(tmp_path, monkeypatch):
+    cell = Cell("dlcpa-mocov2", TWIN)
+    list(run_in_processes([cell], tmp_path, jobs=1, options=[]))
+    checkpoints_path(cell, tmp_path).mkdir()
+    words = ["compare", "--methods", cell.method, "--settings", TWIN, "--seeds", "0"]
+    monkeypatch.setattr(sys, "argv", [*words, "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as end:
+        compare.main()
+    assert end.value.code == 0
+    assert not checkpoints_path(cell, tmp_path).exists()
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):
@@ -172,6 +217,24 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
         ),
         (["--methods", "dlcpa-a", "--settings", "digits", "--ssl", "byol"], "which has its own"),
         (["table4", "--jobs", "0"], "Expected `--jobs` to be at least 1, got 0"),
+        (["table4", "--gpus", "0.5"], "Expected --gpus with --ray alone, got 0.5"),
+        (["table4", "--jobs", "2", "--ray", "local"], "Expected --jobs without --ray"),
+        (
+            ["--methods", "ewc", "--settings", "cifar100-10", "--scale", "lab"],
+            "Expected --scale with a table or figure alone, got --scale lab",
+        ),
+        (
+            ["--methods", "ewc", "--settings", "digits", "--ssl", "mocov3"],
+            "got 'mocov3'. Did you mean 'mocov2'?",
+        ),
+        (
+            ["--methods", "packnet", "--settings", "digits", "--ssl", "byol"],
+            "Expected a method whose network takes images alone with --ssl, got packnet",
+        ),
+        (
+            ["--methods", "ewc", "--settings", "digits", "--set", "lr=[1,2]"],
+            "Expected a number or a word for lr, got '[1,2]'",
+        ),
     ],
 )
 def test_an_unknown_word_is_refused_before_anything_runs(
@@ -250,6 +313,17 @@ def test_tuning_chooses_for_the_method_that_a_cell_trains_as(cell, source, monke
     with pytest.raises(SystemExit, match=f"Expected tuning rows of {source}, got none"):
         compare.main()
     assert asked == [("digits", [source])]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_table_and_figure_can_be_tuned_where_nothing_is_known(name, scale):
+    for cell in EXPERIMENTS[name].cells(scale, [0]):
+        source = SETTINGS[cell.setting].tuned_on or cell.setting
+        known = {**GRIDS.get(source, {}), **PUBLISHED.get(source, {})}
+        assert set(cell.sources) <= known.keys(), cell.name
+        if scale == "digits" or (name, scale) == ("grid", "lab"):
+            assert cell.hyperparameters
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -4,7 +4,7 @@ import torch
 from avalanche.training.plugins import EvaluationPlugin
 from helpers import Probe
 
-from avalanche_dlcpa import seed_everything
+from avalanche_dlcpa import SelfSupervisedLossPlugin, seed_everything
 from avalanche_dlcpa.self_supervised import HEADS
 from benchmarks import methods
 from benchmarks.cells import Cell
@@ -152,6 +152,21 @@ def test_a_baseline_can_be_given_the_self_supervised_loss():
     results = [run_cell(cell) for cell in (plain, with_ssl)]
     assert results[1]["hyperparameters"]["ssl"] == "simclr"
     assert results[0]["task_il"] != results[1]["task_il"]
+
+
+@pytest.mark.parametrize(
+    "method", [name for name, m in METHODS.items() if not (m.draws_views or m.needs_task_labels)]
+)
+def test_every_baseline_can_be_given_the_loss_as_it_is_in_dlcpa(method):
+    cell = Cell(method, TWIN, 0, (("ssl", "mocov2"),))
+    own = Cell("dlcpa-mocov2", TWIN).hyperparameters
+    assert cell.hyperparameters["ssl_weight"] == 1 / own["supervised_weight"]
+    training = Training(cell, dataset_root=None, device="cpu")
+    plugin = next(p for p in training.strategy.plugins if isinstance(p, SelfSupervisedLossPlugin))
+    assert plugin.ssl.queue_size == own["queue_size"] == 1024
+    assert plugin.weight == cell.hyperparameters["ssl_weight"]
+    assert list(training.steps())[-1] == NUM_TASKS
+    assert np.isfinite(training.found()["task_il"]["ACC"])
 
 
 def test_every_grid_has_all_hyperparameters_of_its_method():

@@ -101,6 +101,24 @@ def test_the_page_has_tables_commands_and_provenance(reported):
     assert "<dt>commit</dt><dd>abc1234</dd>" in digits
 
 
+def test_a_setting_has_a_command_for_each_change(tmp_path):
+    changed = {"ssl": "mocov2", "lr": 0.5}
+    results = [
+        make_result("ewc"),
+        make_result("naive"),
+        make_result("naive", seed=1),
+        make_result("naive", seed=2, changes=changed),
+    ]
+    (section,) = make_sections(results, tmp_path, setting="digits")
+    assert section.command.splitlines() == [
+        f"python -m benchmarks.compare --methods naive ewc --settings digits --seeds 0 1 {out}"
+        if not changes
+        else f"python -m benchmarks.compare --methods naive --settings digits {changes} {out}"
+        for out in [f"--out {tmp_path.name}"]
+        for changes in ("", "--set lr=0.5 --set ssl=mocov2 --seeds 2")
+    ]
+
+
 def test_files_left_out_are_named_with_the_reason(reported):
     folder, printed = reported
     assert "<dt>digits_naive_seed0.json</dt><dd>Expected" in page_of(folder)

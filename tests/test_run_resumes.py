@@ -65,10 +65,29 @@ def test_checkpoints_lie_beside_the_result_until_it_is_written(tmp_path, monkeyp
 
     monkeypatch.setattr(run, "save_json", look_and_save)
     run_main(monkeypatch, tmp_path)
+    result_path(CELL, tmp_path).unlink()
     run_main(monkeypatch, tmp_path, "--no-resume")
     assert seen == [[".pt", ".pt"], []]
     assert not folder.exists()
     assert read_result(result_path(CELL, tmp_path))["method"] == CELL.method
+
+
+def test_a_result_is_never_overwritten(tmp_path, monkeypatch, capsys):
+    run_main(monkeypatch, tmp_path)
+    path = result_path(CELL, tmp_path)
+    before = path.read_bytes()
+    run_main(monkeypatch, tmp_path)
+    assert f"{path} is there already" in capsys.readouterr().out
+    assert path.read_bytes() == before
+    for other, message in (
+        (before[:100], "to hold a whole result"),
+        (before.replace(b"small CNN", b"large CNN"), "to have setting_title digits for"),
+    ):
+        path.write_bytes(other)
+        with pytest.raises(SystemExit):
+            run_main(monkeypatch, tmp_path)
+        assert message in capsys.readouterr().err
+        assert path.read_bytes() == other
 
 
 def test_the_name_of_the_code_changes_with_any_line_of_it(tmp_path):

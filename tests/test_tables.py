@@ -125,6 +125,21 @@ def test_undefined_and_missing_cells_are_dashes():
 )
 def test_marks(values, want):
     assert marks(values) == want
+    assert marks(values, second=False) == [mark if mark == "best" else "" for mark in want]
+
+
+def test_the_second_best_is_marked_where_the_paper_does():
+    accuracies = {"dlcpa-a": 0.3, "dlcpa-b": 0.2, "dlcpa-mocov2": 0.4}
+    results = [make_result(method, LAB, class_il=value) for method, value in accuracies.items()]
+    for name, marked in (("table4", {"best"}), ("heads", {"best", "second"})):
+        rows = experiment_table(name, "lab", results).rows
+        assert {entry.mark for line in rows for entry in line.entries} - {""} == marked
+
+
+def test_tables_with_packnet_tell_of_its_network():
+    results = [make_result("packnet", "lab-tiny-10")]
+    notes = " ".join(experiment_table("table8", "lab", results).notes)
+    assert "group norm without parameters" in notes
 
 
 def test_upper_bounds_carry_a_star_and_are_not_ranked():
@@ -148,16 +163,13 @@ def test_upper_bounds_carry_a_star_and_are_not_ranked():
 def test_what_is_printed_equal_is_ranked_equal():
     results = [
         make_result("dlcpa-a", LAB, class_il=0.400001),
-        make_result("dlcpa-b", LAB, class_il=0.400002),
-        make_result("dlcpa-c", LAB, class_il=0.3),
+        make_result("dlcpa-byol", LAB, class_il=0.400002),
+        make_result("dlcpa-simclr", LAB, class_il=0.3),
     ]
-    table = experiment_table("table4", "lab", results)
-    place = at(CIFAR, "class_il", "ours")
-    assert [r[place].mark for r in (row(table, "(a) without SSL"), row(table, "(c) EMA"))] == [
-        "best",
-        "second",
-    ]
-    assert row(table, "(b) additional classifier")[place].mark == "best"
+    table = experiment_table("heads", "lab", results)
+    place = at(CIFAR, "class_il", None)[:2]
+    titles = ("(a) without SSL", "DLCPA + BYOL", "DLCPA + SimCLR")
+    assert [row(table, title)[place].mark for title in titles] == ["best", "best", "second"]
 
 
 # Rows, columns, notes ---------------------------------------------------------------------------
@@ -377,8 +389,8 @@ def test_whole_results_come_in_the_order_of_methods_changes_and_seeds(tmp_path):
     ("content", "reason"),
     [
         ('{"format": 2, "meth', "to hold a whole result, got a file cut short"),
-        ('{"format": 1}', "to have format 2, got 1"),
-        ('{"format": 2}', "Expected a result with method, setting"),
+        ('{"format": 1}', "to have format 3, got 1"),
+        ('{"format": 3}', "Expected a result with method, setting"),
         (make_result(method="ewk"), "Did you mean 'ewc'"),
         (make_result(judged_on="valid_stream"), "Expected a result on test_stream, got one on val"),
         (make_result(num_experiences=3), "Expected a result of 5 experiences, got 3"),
@@ -401,7 +413,13 @@ def test_other_files_are_left_out_with_the_reason_and_stay(tmp_path, content, re
 
 
 @pytest.mark.parametrize(
-    "other", [{"hyperparameters": {"lr": 1.0}}, {"epochs": 3}, {"views": "none()"}]
+    "other",
+    [
+        {"hyperparameters": {"lr": 1.0}},
+        {"epochs": 3},
+        {"views": "none()"},
+        {"setting_title": "5-split digits, four-layer CNN"},
+    ],
 )
 def test_seeds_that_ran_otherwise_are_not_averaged(tmp_path, other):
     results = [make_result(seed=0), make_result(seed=1, **other), make_result("ewc")]
@@ -409,7 +427,8 @@ def test_seeds_that_ran_otherwise_are_not_averaged(tmp_path, other):
     assert [r["method"] for r in found] == ["ewc"]
     assert list(skipped) == ["digits_naive_seed0.json", "digits_naive_seed1.json"]
     assert all(
-        "to share hyperparameters, epochs, batch size and views" in r for r in skipped.values()
+        "to share data, network, hyperparameters, epochs, batch size and views" in r
+        for r in skipped.values()
     )
 
 
