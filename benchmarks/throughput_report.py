@@ -139,13 +139,15 @@ def _name_of(row: Measured) -> str:
     return ", ".join([*words, row["precision"], row["layout"].replace("_", " ")])
 
 
+TABLES = (targets_table, configurations_table, shares_table, growth_table)
+
+
 def main() -> None:
     """Print the tables from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("path", type=Path, nargs="?", default=Path("results/throughput.json"))
     result = json.loads(parser.parse_args().path.read_text(encoding="utf-8"))
-    tables = (targets_table, configurations_table, shares_table, growth_table)
-    print("\n\n".join(as_markdown(table(result)) for table in tables))
+    print("\n\n".join(as_markdown(table(result)) for table in TABLES))
 
 
 if __name__ == "__main__":

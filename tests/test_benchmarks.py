@@ -311,6 +311,33 @@ def test_the_tables_of_the_lab_grid_are_those_of_the_results():
     assert min(r["class_il"]["ACC"] for r in joint) > others
 
 
+def test_what_the_readme_says_of_the_lab_grid():
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert "with all three losses in Task-IL; in Class-IL with SimCLR, by less than the dev" in text
+    assert "With a decay of 0.951, which looks back a fifteenth of a task here, it falls to" in text
+    found = {}
+    for result in load_results(RESULTS)[0]:
+        if result["setting"] == "lab-cifar100-10":
+            name = "fast EMA" if result["changes"] else result["method"]
+            pair = [100 * result[scenario]["ACC"] for scenario in ("class_il", "task_il")]
+            found.setdefault(name, []).append(pair)
+    means = {name: np.mean(pairs, axis=0) for name, pairs in found.items()}
+    heads = [means[f"dlcpa-{ssl}"] for ssl in ("simclr", "byol", "mocov2")]
+    free = [
+        mean
+        for name, mean in means.items()
+        if name in ("stl", "stl-me", "naive", "ewc", "lwf") or re.fullmatch("dlcpa-[a-e]", name)
+    ]
+    assert len(free) == 10
+    assert min(head[1] for head in heads) > max(mean[1] for mean in free)
+    lead = heads[0][0] - max(mean[0] for mean in free)
+    assert 0 < lead < np.std(found["dlcpa-c"], axis=0, ddof=1)[0]
+    assert max(mean[0] for mean in free) == means["dlcpa-c"][0]
+    near, far = (abs(means[n] - means["dlcpa-d"]) for n in ("fast EMA", "dlcpa-c"))
+    assert (near < 2).all()
+    assert (far > 4).all()
+
+
 def test_what_the_readme_says_of_the_last_task_in_the_lab_setting():
     text = " ".join((ROOT / "README.md").read_text().split())
     assert "on the last it is at 8 % where the others" in text

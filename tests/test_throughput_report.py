@@ -2,11 +2,15 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
 from benchmarks import throughput_report as report
+from benchmarks.markup import as_markdown
 from benchmarks.phases import PHASES
+
+ROOT = Path(__file__).parents[1]
 
 
 def configuration(
@@ -53,6 +57,13 @@ def test_the_worst_configuration_counts():
         ["at most 1.03", "1.020", "yes"],
         ["at most 1", "1.000", "yes"],
     ]
+
+
+def test_the_tables_of_the_readme_are_those_of_the_results():
+    result = json.loads((ROOT / "benchmarks" / "results" / "throughput.json").read_text())
+    text = (ROOT / "benchmarks" / "README.md").read_text()
+    for table in report.TABLES:
+        assert as_markdown(table(result)) in text
 
 
 @pytest.mark.parametrize("part", ["configurations", "growth"])
