@@ -24,7 +24,6 @@ from avalanche.evaluation import PluginMetric
 from avalanche.evaluation.metrics import CPUUsage, ElapsedTime, MaxGPU, MaxRAM
 from avalanche.logging import BaseLogger
 from avalanche.training.plugins import EvaluationPlugin
-from avalanche.training.templates.base import BaseTemplate
 from avalanche.training.utils import ParamData
 from torch import Tensor
 
@@ -40,7 +39,6 @@ _CONSTANT = (
     torch.device,
     torch.dtype,
     BaseLogger,
-    BaseTemplate,
     *(CPUUsage, ElapsedTime, MaxGPU, MaxRAM),
 )
 _SEQUENCES: Mapping[type, str] = {

@@ -128,7 +128,21 @@ def test_an_exploding_loss_leaves_the_last_good_state(name, train_mb_size):
     ):
         strategy.train(stream.train_stream[0])
     assert_same_state(snapshot(strategy), before.seen["before_training_epoch"][-1])
+    assert all(value.isfinite().all() for value in snapshot(strategy).values())
     strategy.eval(stream.test_stream)
+
+
+def test_an_update_that_no_loss_follows_is_looked_at():
+    strategy = strategy_of(
+        SimpleCNN(6),
+        criterion=lambda logits, targets: 1e6 * cross_entropy(logits, targets),
+        train_mb_size=16,  # one iteration
+        classifier_lr=1e38,
+    )
+    match = r"Expected a finite update, got NaN or infinity in experience 0, epoch 0, iteration 0"
+    with pytest.raises(NonFiniteLossError, match=match):
+        strategy.train(tensors_stream(per_class=8).train_stream[0])
+    assert all(value.isfinite().all() for value in snapshot(strategy).values())
 
 
 def test_an_experience_without_a_mini_batch_is_refused_and_not_counted():

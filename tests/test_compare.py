@@ -140,22 +140,20 @@ def test_a_cell_that_fails_is_reported_with_its_reason_and_stops_no_other(tmp_pa
 
 
 def test_the_view_says_what_is_at_work_also_where_no_task_has_ended(monkeypatch, capsys):
-    first, second = grid(["naive", "ewc"], [TWIN], [0])
+    first, second, third = grid(["naive", "ewc", "lwf"], [TWIN], [0])
 
     def run_nothing(cells):
         yield [Progress(first, 1)]
         yield [Progress(first, 2, ended=True), Progress(second, 0)]
-        yield [Progress(second, 0)]
-        yield [Progress(second, 1, ended=True, failure="lost")]
+        yield [Progress(second, 0), Progress(third, 0)]
+        yield [Progress(second, 1, ended=True, failure="lost"), Progress(third, 2, ended=True)]
 
     monkeypatch.setattr(live, "LOG_SECONDS", 0.0)
-    failures = run_grid([first, second], run_nothing)
-    said = capsys.readouterr()
-    lines = [line.strip() for line in said.err.split("\r")]
-    assert failures == {second: "lost"}
-    assert [line.split(" tasks")[0].split()[-1] for line in lines if "tasks" in line][-1] == "3/3"
-    assert any("2/4 tasks" in line and line.endswith(f"{second.name} (0)") for line in lines)
-    assert all("00:00, 00:00 left" not in line for line in lines if "0/4" in line)
+    assert run_grid([first, second, third], run_nothing) == {second: "lost"}
+    lines = [line.strip() for line in capsys.readouterr().err.split("\r") if " tasks" in line]
+    at_work = f"{second.name} (0); {third.name} (0)"
+    assert any("2/6 tasks" in line and line.endswith(at_work) for line in lines)
+    assert "5/5 tasks" in lines[-1]  # the task that was lost is not counted
 
 
 def test_two_grids_in_one_folder_keep_their_logs_apart(tmp_path):
