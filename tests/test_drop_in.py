@@ -23,7 +23,7 @@ SETTINGS = {
 OPTIMIZERS = {
     "SimpleMLP": lambda parameters: SGD(parameters, lr=0.003, momentum=0.9),
     "SimpleCNN": lambda parameters: Adam(parameters, lr=0.001),
-    "resnet18": lambda parameters: SGD(parameters, lr=0.01),
+    **dict.fromkeys(["resnet18", "SlimResNet18"], lambda parameters: SGD(parameters, lr=0.01)),
 }
 
 
