@@ -126,16 +126,13 @@ class ParameterAverage:
             cumulative_average_(self.average, self._previous, source, self._t)
         elif self.update == "ema":
             # Kept wide like the mean: in few bits its small steps would be lost, one by one.
-            wide = self._previous if self._is_narrow else self.average
+            is_narrow = any(_wide(mean.dtype) != mean.dtype for mean in self.average)
+            wide = self._previous if is_narrow else self.average
             exponential_average_(wide, source, decay=self.ema_decay)
-            if self._is_narrow:
+            if is_narrow:
                 torch._foreach_copy_(self.average, self._previous)
         else:
             torch._foreach_copy_(self.average, list(source))
-
-    @property
-    def _is_narrow(self) -> bool:
-        return any(_wide(mean.dtype) != mean.dtype for mean in self.average)
 
     @torch.no_grad()
     def end(self, source: Iterable[Tensor]) -> None:

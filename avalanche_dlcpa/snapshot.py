@@ -275,7 +275,7 @@ def _class_name(value: Any) -> str:
 
 
 def _empty(name: str) -> Any:
-    """An instance of one of Avalanche's own metrics, made by its constructor if that takes none."""
+    """An instance of a metric of Avalanche's own, made by its constructor if it needs nothing."""
     module, _, class_name = name.rpartition(".")
     found = getattr(_avalanche_metrics(module), class_name, None)
     if not isinstance(found, type) or found.__module__ != module:

@@ -398,8 +398,7 @@ class DLCPAStrategy(ResumableTemplate):
         return output
 
     def _task_labels(self) -> Tensor | None:
-        has_labels = len(self.mbatch) > 2 and hasattr(self.experience, "task_labels")
-        return self.mbatch[-1] if has_labels else None
+        return self.mbatch[-1] if len(self.mbatch) > 2 else None
 
     def _make_views(self, x: Tensor) -> Sequence[Tensor]:
         if self.views is None:

@@ -148,62 +148,46 @@ def test_a_method_whose_trial_broke_is_not_chosen():
     assert tune.complete(["naive", "ewc", "lwf"], failures) == ["naive", "lwf"]
 
 
-def test_where_a_scenario_is_undefined_the_other_decides():
-    def row(words, task_il):
-        return {
-            "setting": "digits",
-            "method": "packnet",
-            "seed": "0",
-            "hyperparameters": words,
-            "class_il_ACC": "",
-            "task_il_ACC": task_il,
-            "commit": "0",
-        }
-
-    found = tune.best([row('{"lr": 1}', "0.7"), row('{"lr": 2}', "0.8")], "digits", "packnet")
-    assert found["hyperparameters"] == {"lr": 2}
-    assert (found["class_il_ACC"], found["task_il_ACC"]) == (None, 0.8)
+def trial_row(words, class_il, task_il, *, seed="0", method="ewc"):
+    """A row of tuning.csv."""
+    return {
+        "setting": "digits",
+        "method": method,
+        "seed": seed,
+        "hyperparameters": words,
+        "class_il_ACC": class_il,
+        "task_il_ACC": task_il,
+        "commit": "0",
+    }
 
 
 def test_the_best_leads_class_il_among_the_near_best_in_task_il():
-    def row(seed, words, class_il, task_il):
-        return {
-            "setting": "digits",
-            "method": "ewc",
-            "seed": seed,
-            "hyperparameters": words,
-            "class_il_ACC": class_il,
-            "task_il_ACC": task_il,
-            "commit": "0",
-        }
-
     rows = [
-        row("0", '{"lr": 1}', "0.1", "0.91"),
-        row("1", '{"lr": 1}', "0.3", "0.89"),
-        row("0", '{"lr": 2}', "0.25", "0.895"),
-        row("1", '{"lr": 2}', "0.25", "0.895"),
-        row("0", '{"lr": 3}', "0.9", "0.88"),
-        row("1", '{"lr": 3}', "0.9", "0.88"),
+        trial_row('{"lr": 1}', "0.1", "0.91", seed="0"),
+        trial_row('{"lr": 1}', "0.3", "0.89", seed="1"),
+        trial_row('{"lr": 2}', "0.25", "0.895", seed="0"),
+        trial_row('{"lr": 2}', "0.25", "0.895", seed="1"),
+        trial_row('{"lr": 3}', "0.9", "0.88", seed="0"),
+        trial_row('{"lr": 3}', "0.9", "0.88", seed="1"),
     ]
     assert tune.best(rows, "digits", "ewc")["hyperparameters"] == {"lr": 2}
     with pytest.raises(ValueError, match="Expected tuning rows of lwf in digits, got none"):
         tune.best(rows, "digits", "lwf")
 
 
-def test_a_trial_that_was_not_tried_with_every_seed_is_not_chosen():
-    def row(seed, words, accuracy):
-        return {
-            "setting": "digits",
-            "method": "ewc",
-            "seed": seed,
-            "hyperparameters": words,
-            "class_il_ACC": accuracy,
-            "task_il_ACC": accuracy,
-            "commit": "0",
-        }
+def test_where_a_scenario_is_undefined_the_other_decides():
+    rows = [
+        trial_row(f'{{"lr": {lr}}}', "", task_il, method="packnet")
+        for lr, task_il in ((1, "0.7"), (2, "0.8"))
+    ]
+    found = tune.best(rows, "digits", "packnet")
+    assert found["hyperparameters"] == {"lr": 2}
+    assert (found["class_il_ACC"], found["task_il_ACC"]) == (None, 0.8)
 
-    lucky = row("0", '{"lr": 1}', "0.99")
-    others = [row(seed, '{"lr": 2}', "0.5") for seed in ("0", "1")]
+
+def test_a_trial_that_was_not_tried_with_every_seed_is_not_chosen():
+    lucky = trial_row('{"lr": 1}', "0.99", "0.99")
+    others = [trial_row('{"lr": 2}', "0.5", "0.5", seed=seed) for seed in ("0", "1")]
     for rows in ([lucky, *others], [lucky, lucky, *others]):  # one that two processes added
         assert tune.best(rows, "digits", "ewc")["hyperparameters"] == {"lr": 2}
 

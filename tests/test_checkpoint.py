@@ -109,6 +109,14 @@ def test_loading_runs_no_code_of_the_file(tmp_path, dump):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("content", [b"\x80\x02.", b"", b"\x80\x02}q\x00K\x00b."])
+def test_a_crafted_file_is_refused_however_the_reader_stumbles(tmp_path, content):
+    folder = folder_with(tmp_path, 1)
+    forge(folder, lambda path: path.write_bytes(content))
+    with pytest.warns(UserWarning, match="no file of plain data, and was not loaded"):
+        assert read_number(folder) == 1
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [

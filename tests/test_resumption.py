@@ -22,6 +22,7 @@ from avalanche.evaluation.metrics import (
     disk_usage_metrics,
     forgetting_metrics,
     forward_transfer_metrics,
+    gpu_usage_metrics,
     images_samples_metrics,
     labels_repartition_metrics,
     loss_metrics,
@@ -56,6 +57,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, MultiStepLR
 from walker import holding, reachable
 
 from avalanche_dlcpa import GaussianClassifierPlugin, PaperViews
+from avalanche_dlcpa.checkpoint import CheckpointFolder
 from avalanche_dlcpa.metrics import scenario_metrics
 
 STREAM = tensors_stream(tasks=((0, 1), (2, 3)), per_class=20, size=8)  # 3 mini-batches an epoch
@@ -370,6 +372,7 @@ def what_is_measured_of_the_machine():
     return [
         cpu_usage_metrics(minibatch=True, epoch=True, experience=True, stream=True),
         disk_usage_metrics(epoch=True),
+        gpu_usage_metrics(0, epoch=True),
         ram_usage_metrics(epoch=True, every=0.01),
         timing_metrics(epoch=True, experience=True, stream=True),
     ]
@@ -428,6 +431,18 @@ def test_a_model_that_a_plugin_makes_on_the_way_is_not_lost_without_a_word(tmp_p
     with pytest.warns(UserWarning, match=r"No checkpoint was written.* new ones at Holder.found"):
         run.go()
     assert not list(tmp_path.glob("*.pt"))
+
+
+class Looking(SupervisedPlugin):
+    """A user's plugin that evaluates before an experience, and uses what it is told."""
+
+    def before_training_exp(self, strategy, **kwargs):
+        name = "ClassIL_Acc_Exp/eval_phase/test_stream/Task000/Exp000"
+        assert strategy.eval(STREAM.test_stream)[name] >= 0
+
+
+def test_a_hook_that_evaluates_is_told_what_is_known(tmp_path):
+    check_resuming(tmp_path, (2, 12), plugins=lambda: [Looking()])
 
 
 class Counting(SupervisedPlugin):
@@ -526,6 +541,17 @@ def test_other_options_of_a_plugin_are_another_run(tmp_path):
     broken_off(tmp_path, plugins=lambda: [GaussianClassifierPlugin(ridge=0.1)])
     with pytest.raises(ValueError, match=r"It is of another run: it has plugins .*'ridge': 0\.1"):
         Run(plugins=lambda: [GaussianClassifierPlugin(ridge=1.0)]).strategy.resume(tmp_path)
+
+
+def test_a_checkpoint_that_lacks_something_is_refused(tmp_path):
+    run = Run()
+    run.strategy.resume(tmp_path / "whole", **EVERY)
+    assert run.break_off_after(1)
+    folder = CheckpointFolder(tmp_path / "cut")
+    state = CheckpointFolder(tmp_path / "whole").read()
+    folder.write({name: part for name, part in state.items() if name not in ("calls", "format")})
+    with pytest.raises(ValueError, match="It lacks calls"):
+        Run().strategy.resume(tmp_path / "cut")
 
 
 def test_views_of_other_constants_are_another_run(tmp_path):

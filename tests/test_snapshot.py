@@ -2,6 +2,7 @@
 
 import collections
 import io
+import re
 
 import numpy as np
 import pytest
@@ -179,7 +180,10 @@ def test_anything_else_is_refused_by_its_path(value, path):
         capture(Memory(value), "Memory")
 
 
-def test_a_class_that_a_file_names_is_made_only_if_it_is_a_metric_of_avalanche():
-    state = {"kind": "object", "class": "subprocess.Popen", "items": {}}
-    with pytest.raises(ValueError, match=r"got none for one of subprocess.Popen"):
+@pytest.mark.parametrize(
+    "name", ["subprocess.Popen", "avalanche.evaluation.metrics.cpu_usage.Process"]
+)
+def test_a_class_that_a_file_names_is_made_only_if_it_is_a_metric_of_avalanche(name):
+    state = {"kind": "object", "class": name, "items": {}}
+    with pytest.raises(ValueError, match=f"got none for one of {re.escape(name)}"):
         restore(None, state)
