@@ -73,6 +73,14 @@ def test_no_checkpoint_is_written_after_it(tmp_path):
     assert all(tensor.isfinite().all() for tensor in state["learned"]["model"].values())
 
 
+def test_after_it_one_may_evaluate_with_checkpoints(tmp_path):
+    strategy, _, experience = broken()
+    strategy.resume(tmp_path)
+    with pytest.raises(NonFiniteLossError):
+        strategy.train(experience)
+    strategy.eval([experience])  # everything is sound again, and a checkpoint is written
+
+
 def test_sound_losses_are_only_looked_at():
     def train(hook):
         seed_everything()
