@@ -105,7 +105,7 @@ class DualLearner(DynamicModule):
         classes = classes_of(experience)
         self.classifiers.widen(max(classes) + 1)
         if self.training:
-            self.classifiers.add(task_label_of(experience), classes)
+            self.classifiers.add(task_label_of(experience), classes, pack=True)
 
     def features(self, x: Tensor) -> Tensor:
         """Features (B, D) of the learner that the mode selects."""

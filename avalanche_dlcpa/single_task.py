@@ -241,9 +241,7 @@ def _targets_within(scope: ClassifierScope, labels: Tensor, task_labels: Tensor 
     """Columns (B,) of the labels (B,) of a mini-batch, all of the task that is in training."""
     strange = ~torch.isin(labels, scope.labels)
     if task_labels is not None:
-        strange |= (
-            task_labels != len(scope.lookup) - 2
-        )  # the row before the last is that of the task
+        strange |= task_labels != scope.task_label
     if strange.any():
         raise ValueError(
             "Expected mini-batches of the experience alone, got others' samples of classes "

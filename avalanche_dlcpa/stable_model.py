@@ -62,8 +62,7 @@ def describe(
     """What the file says of a `plain_model`; see `DualLearner.export`."""
     answering, trained = _answering(dual), dual.classifiers
     keys = [answering.keys[column] for column in _order(answering)]
-    numbers = [n for n, layer in enumerate(trained.linears) for _ in range(layer.out_features)]
-    number_of = dict(zip(trained.keys, numbers, strict=True))
+    number_of = dict(zip(trained.keys, trained.numbers, strict=True))
     shape = None if image_shape is None else tuple(int(size) for size in image_shape)
     return StableInfo(
         labels=tuple(label for _, label in keys),

@@ -28,8 +28,9 @@ class TaskClassifiers(nn.Module):
 
     Attributes:
         start: The rows that the user's head already had, where classifiers of new classes start.
-        layers: The classifiers, in the order of learning.
-        keys: The (task label, class label) of each column of all classifiers side by side.
+        layers: All classifiers, in the order of learning; one layer may hold several, see `add`.
+        keys: The (task label, class label) of each column of all layers side by side.
+        numbers: Of the classifier that each column belongs to, t - 1 of Gamma_t.
         num_outputs: W, one more than the largest class label met.
     """
 
@@ -37,6 +38,7 @@ class TaskClassifiers(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList()
         self.keys: list[tuple[int, int]] = []
+        self.numbers: list[int] = []
         self.num_outputs = 0
         self.start = start
         self._columns: tuple[Tensor, Tensor] | None = None
@@ -55,32 +57,62 @@ class TaskClassifiers(nn.Module):
         """Make answers at least so wide; changes nothing but the width of `answer`."""
         self.num_outputs = max(self.num_outputs, num_outputs)
 
-    def add(self, task_label: int, classes: list[int]) -> None:
-        """Add a classifier for those of the classes that have none yet."""
+    def rows(self, number: int) -> tuple[Tensor, Tensor | None]:
+        """Weight (k, D) and bias (k,), or None, of one classifier by its number, as copies."""
+        columns = [column for column, own in enumerate(self.numbers) if own == number]
+        weight, bias = side_by_side(self.linears)
+        return weight.detach()[columns], None if bias is None else bias.detach()[columns]
+
+    def add(self, task_label: int, classes: list[int], *, pack: bool = False) -> None:
+        """Add a classifier for those of the classes that have none yet.
+
+        Args:
+            task_label: Of the classes.
+            classes: Their labels.
+            pack: Whether earlier classifiers go into one layer then, so that walks over the modules
+                of a model do not take longer with every task.
+        """
         known = set(self.keys)
         new = [label for label in classes if (task_label, label) not in known]
         if new:
             layer = self.start.linear(task_label, new)
             if self.layers:
                 layer.to(self.linears[0].weight.device)
+            if pack:
+                self._pack()
             self.layers.append(layer)
             self.keys += [(task_label, label) for label in new]
+            self.numbers += [max(self.numbers, default=-1) + 1] * len(new)
             self._columns = None
         self.widen(max(classes) + 1)
 
+    @torch.no_grad()
+    def _pack(self) -> None:
+        if len(self.layers) > 1:
+            weight, bias = side_by_side(self.linears)
+            packed = _empty_layer(weight, has_bias=bias is not None)
+            packed.weight.copy_(weight)
+            if bias is not None:
+                packed.bias.copy_(bias)
+            self.layers = nn.ModuleList([packed])
+
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        """Put the keys (K, 2) beside the layers."""
+        """Put keys (K, 2) and numbers (K,) beside the layers."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
         destination[f"{prefix}keys"] = torch.tensor(self.keys, dtype=torch.long).reshape(-1, 2)
+        destination[f"{prefix}numbers"] = torch.tensor(self.numbers, dtype=torch.long)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Tensor], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
         """Make the layers that the state holds; torch loads them after this."""
-        keys = state_dict.pop(f"{prefix}keys", None)
+        keys, numbers = (state_dict.pop(f"{prefix}{name}", None) for name in ("keys", "numbers"))
         if keys is not None:
             self._remake_layers(state_dict, f"{prefix}layers.")
             self.keys = [(task, label) for task, label in keys.tolist()]
+            widths = [layer.out_features for layer in self.linears]
+            each = [number for number, width in enumerate(widths) for _ in range(width)]
+            self.numbers = each if numbers is None else numbers.tolist()
             self.widen(max((label + 1 for _, label in self.keys), default=0))
             self._columns = None
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
@@ -91,19 +123,11 @@ class TaskClassifiers(nn.Module):
         while f"{prefix}{len(weights)}.weight" in state_dict:
             weights.append(state_dict[f"{prefix}{len(weights)}.weight"])
         del self.layers[len(weights) :]
-        like = next(iter(self.start.weights.values()))
-        device = self.linears[0].weight.device if self.layers else like.device
+        like = self.linears[0].weight if self.layers else next(iter(self.start.weights.values()))
         for index, weight in enumerate(weights):
             if index < len(self.layers) and self.linears[index].weight.shape == weight.shape:
                 continue
-            layer = nn.utils.skip_init(
-                nn.Linear,
-                weight.shape[1],
-                weight.shape[0],
-                bias=self.start.has_bias,
-                dtype=like.dtype,
-                device=device,
-            )
+            layer = _empty_layer(weight.to(like), has_bias=self.start.has_bias)
             if index < len(self.layers):
                 self.layers[index] = layer
             else:
@@ -166,7 +190,7 @@ def frozen_classifiers(state_dict: dict[str, Tensor], prefix: str = "") -> TaskC
             (K, 2), int64.
         prefix: Of these names.
     """
-    names = ("layers.0.weight", "layers.0.bias", "keys")
+    names = ("layers.0.weight", "layers.0.bias", "keys")  # numbers are of what is trained
     state = {name: state_dict[prefix + name] for name in names}
     weight, bias = (state[name][:0].clone() for name in names[:2])
     classifiers = TaskClassifiers(HeadStart({None: weight}, {None: bias}))
@@ -181,6 +205,12 @@ def side_by_side(layers: list[nn.Linear]) -> tuple[Tensor, Tensor | None]:
     weight = torch.cat([layer.weight for layer in layers])
     has_bias = layers[0].bias is not None
     return weight, torch.cat([layer.bias for layer in layers]) if has_bias else None
+
+
+def _empty_layer(like: Tensor, *, has_bias: bool) -> nn.Linear:
+    """A layer without values whose weight has the shape, dtype and device of another."""
+    kind = {"dtype": like.dtype, "device": like.device}
+    return nn.utils.skip_init(nn.Linear, like.shape[1], len(like), bias=has_bias, **kind)
 
 
 def _linear(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -204,19 +234,24 @@ class ClassifierScope:
     mixes in samples of earlier tasks, each sample competes within its own task.
 
     Attributes:
-        layers: The classifiers that hold these classes.
+        layers: The layers that hold these classes.
         columns: Their columns in the layers side by side, (K,); None: all, in order.
-        labels: Class label of each of them, (K,).
-        lookup: Column of a (task label, class label), (tasks + 1, W + 1), -1 for any other class,
-            and in the last row and column, where -1 and labels beyond W lead.
+        task_label: Of the experience.
+        labels: Class label of each of the columns, (K,).
+        width: One more than the largest of them.
+        codes: ``task label * width + class label`` of each, sorted, (K,).
+        order: The columns in the order of the codes, (K,).
         groups: Where samples of several tasks come together: the group of each column, (K,), and
             columns compete within their group; None: all with all.
     """
 
     layers: list[nn.Linear]
     columns: Tensor | None
+    task_label: int
     labels: Tensor
-    lookup: Tensor
+    width: int
+    codes: Tensor
+    order: Tensor
     groups: Tensor | None
 
     def logits(self, features: Tensor, *, frozen: bool) -> Tensor:
@@ -246,8 +281,10 @@ class ClassifierScope:
             raise ValueError(f"Expected class labels to be whole numbers, got {labels.dtype}.")
         labels = labels.long()  # as an index, bytes would be a mask
         tasks = torch.zeros_like(labels) if task_labels is None else task_labels
-        num_tasks, num_labels = self.lookup.shape
-        targets = self.lookup[tasks.clamp(-1, num_tasks - 1), labels.clamp(-1, num_labels - 1)]
+        is_known = (labels >= 0) & (labels < self.width)
+        wanted = torch.where(is_known, tasks * self.width + labels, -1)
+        places = torch.searchsorted(self.codes, wanted).clamp(max=len(self.codes) - 1)
+        targets = torch.where(self.codes[places] == wanted, self.order[places], -1)
         if self.groups is None and labels.device.type != "cpu":
             return targets
         if (targets < 0).any():
@@ -298,23 +335,29 @@ def scope_of(
     current = {(task_label, label) for label in classes}
     layers, keys, groups = [], [], []
     column = 0
-    for index, layer in enumerate(classifiers.linears):
-        layer_keys = classifiers.keys[column : column + layer.out_features]
-        column += layer.out_features
-        if mixed or current.intersection(layer_keys):
+    for layer in classifiers.linears:
+        own = slice(column, column := column + layer.out_features)
+        own_keys, numbers = classifiers.keys[own], classifiers.numbers[own]
+        if mixed or current.intersection(own_keys):
             layers.append(layer)
-            keys += layer_keys
-            groups += [-1 if key in current else index for key in layer_keys]
+            keys += own_keys
+            groups += [
+                -1 if key in current else number
+                for key, number in zip(own_keys, numbers, strict=True)
+            ]
     kept = range(len(keys)) if mixed else [i for i, key in enumerate(keys) if key in current]
     columns = None if len(kept) == len(keys) else torch.tensor(kept, device=device)
     keys, groups = [keys[i] for i in kept], [groups[i] for i in kept]
-    lookup = torch.full((max(t for t, _ in keys) + 2, classifiers.num_outputs + 1), -1)
-    for index, (task, label) in enumerate(keys):
-        lookup[task, label] = index
+    labels = [label for _, label in keys]
+    width = max(labels) + 1
+    order = sorted(range(len(keys)), key=keys.__getitem__)
     return ClassifierScope(
         layers=layers,
         columns=columns,
-        labels=torch.tensor([label for _, label in keys], device=device),
-        lookup=lookup.to(device),
+        task_label=task_label,
+        labels=torch.tensor(labels, device=device),
+        width=width,
+        codes=torch.tensor([keys[i][0] * width + keys[i][1] for i in order], device=device),
+        order=torch.tensor(order, device=device),
         groups=torch.tensor(groups, device=device) if mixed else None,
     )

@@ -101,9 +101,9 @@ def test_old_classifiers_are_frozen_and_answer_on_the_new_features(path):
     bias = torch.cat([layer.bias for layer in strategy.model.classifiers.linears]).clone()
     again = continued(path, train_epochs=2)
     again.train(stream.train_stream[2])
-    layers = again.model.classifiers.linears
-    assert torch.equal(torch.cat([layer.weight for layer in layers[:2]]), weight)
-    assert torch.equal(torch.cat([layer.bias for layer in layers[:2]]), bias)
+    old = [again.model.classifiers.rows(number) for number in (0, 1)]
+    assert torch.equal(torch.cat([part for part, _ in old]), weight)
+    assert torch.equal(torch.cat([part for _, part in old]), bias)
     images, _ = batch_of(stream.test_stream[0])
     again.model.eval()
     logits = again.model(images)
@@ -118,12 +118,12 @@ def test_a_class_that_comes_back_is_trained_further_and_its_neighbours_are_not(p
     strategy, _ = exported(path)
     again = continued(path)
     again.train(stream_of([(1, 4)]).train_stream[0])
-    first, second, third = again.model.classifiers.linears
-    old, other = strategy.model.classifiers.linears
-    assert torch.equal(first.weight[0], old.weight[0])
-    assert not torch.equal(first.weight[1], old.weight[1])
-    assert torch.equal(second.weight, other.weight)
-    assert len(third.weight) == 1
+    first, second, third = (again.model.classifiers.rows(number)[0] for number in range(3))
+    old, other = (strategy.model.classifiers.rows(number)[0] for number in range(2))
+    assert torch.equal(first[0], old[0])
+    assert not torch.equal(first[1], old[1])
+    assert torch.equal(second, other)
+    assert len(third) == 1
     assert again.model.classifiers.keys == [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4)]
 
 

@@ -14,7 +14,10 @@ from helpers import (
     tensors_stream,
 )
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, linear
+
+from avalanche_dlcpa.model_head import HeadStart
+from avalanche_dlcpa.task_classifiers import TaskClassifiers, scope_of
 
 WEIGHT = 3.0
 
@@ -82,12 +85,12 @@ def test_the_rows_of_each_head_of_a_multi_head_are_the_start():
 def test_a_replayed_sample_competes_within_its_own_task(make_stream):
     def loss_by_hand(strategy):
         features = strategy.model.plastic(strategy.mb_x)
-        layers = strategy.model.classifiers.layers
-        losses = []
+        classifiers, losses = strategy.model.classifiers, []
         for row, label in zip(features, strategy.mb_y.tolist(), strict=True):
-            layer = layers[label // 2]
-            losses.append(cross_entropy(layer(row), torch.tensor(label % 2)))
-        return strategy.loss - WEIGHT * torch.stack(losses).mean(), len(layers)
+            logits = linear(row, *classifiers.rows(label // 2))
+            losses.append(cross_entropy(logits, torch.tensor(label % 2)))
+        number = max(classifiers.numbers) + 1
+        return strategy.loss - WEIGHT * torch.stack(losses).mean(), number
 
     probe = Probe(before_backward=loss_by_hand)
     plugins = [ReplayPlugin(mem_size=8), probe]
@@ -95,3 +98,14 @@ def test_a_replayed_sample_competes_within_its_own_task(make_stream):
     strategy.train(list(make_stream(size=8, per_class=8).train_stream))
     assert probe.seen["before_backward"][-1][1] == 3
     assert all(abs(difference.item()) < 1e-4 for difference, _ in probe.seen["before_backward"])
+
+
+def test_a_label_beyond_all_is_not_taken_for_one_of_another_task():
+    classifiers = TaskClassifiers(HeadStart({None: torch.zeros(0, 4)}, {None: torch.zeros(0)}))
+    for task in (0, 1):
+        classifiers.add(task, [0, 1])
+    scope = scope_of(classifiers, 1, [0, 1], mixed=True)
+    tasks = torch.tensor([1, 0, 1])
+    assert scope.targets(torch.tensor([1, 1, 0]), tasks).tolist() == [3, 1, 2]
+    with pytest.raises(ValueError, match=r"trained before, got class labels \[-1, 2, 3\]"):
+        scope.targets(torch.tensor([2, 3, -1]), torch.tensor([0, 0, 1]))
