@@ -2,15 +2,15 @@
 
     python -m benchmarks.gaussian_report results/gaussian
 
-writes ``gaussian.md`` and a figure a method into the folder; of runs on the validation split, the
-combinations of shrinkage and ridge, the best first.
+writes ``gaussian.md`` into the folder: all methods side by side, then every variant and a figure
+for each; of runs on the validation split, the combinations of shrinkage and ridge, the best first.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,12 @@ from benchmarks.methods import METHODS
 from benchmarks.settings import SETTINGS
 from benchmarks.summaries import measure_of, percent, summarize, with_deviation
 
-DRAWN = ("linear", "stored", "map", "oracle")
+DRAWN = {
+    "linear": "linear heads",
+    "stored": "Gaussian, means as stored",
+    "map": "Gaussian, drift map",
+    "oracle": "oracle",
+}
 COLUMNS = [(scenario, measure) for measure in ("ACC", "BWT") for scenario in SCENARIOS]
 Result = dict[str, Any]
 Group = tuple[str, str]  # setting, method
@@ -57,6 +62,26 @@ def load(folder: Path, judged_on: str) -> dict[Group, list[Result]]:
                     f"{[run[name] for run in runs]}: remove old ones from {folder}."
                 )
     return found
+
+
+def overview_table(groups: Mapping[Group, Sequence[Result]]) -> Table:
+    """The methods of a setting beside each other: accuracies in percent, mean ± deviation."""
+    rows = []
+    for runs in groups.values():
+        found = (
+            measure_of([run["variants"][name] for run in runs], scenario, "ACC")
+            for scenario in SCENARIOS
+            for name in DRAWN
+        )
+        entries = tuple(Entry(NOTHING if f is None else with_deviation(f)) for f in found)
+        rows.append(Row(METHODS[runs[0]["method"]].title, entries))
+    first = next(iter(groups.values()))[0]
+    return Table(
+        heads=tuple((title, name) for title in SCENARIOS.values() for name in DRAWN.values()),
+        rows=tuple(rows),
+        title=SETTINGS[first["setting"]].title,
+        notes=("ACC in %. The oracle has means and covariance from all data.",),
+    )
 
 
 def variants_table(runs: Sequence[Result]) -> Table:
@@ -167,7 +192,10 @@ def _section(table: Table) -> str:
 def write_report(folder: Path) -> Path:
     """Write the tables and figures of a folder's results into it; returns the page."""
     parts = []
-    for (setting, method), runs in load(folder, "test_stream").items():
+    tested = load(folder, "test_stream")
+    for name in dict.fromkeys(setting for setting, _ in tested):
+        parts.append(_section(overview_table({g: r for g, r in tested.items() if g[0] == name})))
+    for (setting, method), runs in tested.items():
         name = f"{setting}_{method}.png"
         variants_figure(runs).savefig(folder / name, dpi=120)
         parts += [_section(variants_table(runs)), f"![{_title(runs[0])}]({name})"]

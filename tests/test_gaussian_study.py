@@ -25,6 +25,7 @@ from benchmarks.gaussian_variants import (
     Observed,
     Variants,
 )
+from benchmarks.methods import METHODS
 from benchmarks.recalibration import recalibration
 from benchmarks.run import run_cell
 from benchmarks.settings import SETTINGS
@@ -298,6 +299,18 @@ def test_the_table_has_means_deviations_cost_and_the_share_of_the_oracle():
     assert gaussian_report.gain_share([synthetic(dict.fromkeys(TITLES, 0.3))], "task_il") is None
 
 
+def test_methods_beside_each_other():
+    better = {name: accuracy + 0.1 for name, accuracy in ACCURACIES.items()}
+    other = [synthetic(better, method="naive"), synthetic(ACCURACIES, seed=1, method="naive")]
+    groups = {("lab", METHOD): [synthetic(ACCURACIES)], ("lab", "naive"): other}
+    table = gaussian_report.overview_table(groups)
+    assert table.heads[2] == ("Class-IL", "Gaussian, drift map")
+    assert [row.label for row in table.rows] == [METHODS[METHOD].title, "Naive"]
+    texts = [[entry.text for entry in row.entries] for row in table.rows]
+    assert texts[0] == ["20.00", "15.00", "26.00", "28.00", "50.00", "45.00", "56.00", "58.00"]
+    assert texts[1][:2] == ["25.00 ± 7.07", "20.00 ± 7.07"]
+
+
 def test_the_report_of_a_folder(tmp_path):
     combinations = {"linear": 0.2, "shrinkage=0.1 ridge=1": 0.3, "shrinkage=0.3 ridge=1": 0.25}
     for seed in (0, 1):
@@ -306,6 +319,8 @@ def test_the_report_of_a_folder(tmp_path):
         (tmp_path / f"b_seed{seed}.json").write_text(json.dumps(trial))
     page = gaussian_report.write_report(tmp_path).read_text()
     assert "| Gaussian, drift map | 26.00 ± 0.00 |" in page
+    together = "| 20.00 ± 0.00 | 15.00 ± 0.00 | 26.00 ± 0.00 | 28.00 ± 0.00 |"
+    assert f"| {METHODS[METHOD].title} {together}" in page
     lines = [line for line in page.splitlines() if line.startswith("| shrinkage")]
     assert lines[0].startswith("| shrinkage=0.1 ridge=1 | 30.00 | 60.00 |")
     (figure,) = tmp_path.glob("*.png")
