@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ def overview_table(groups: Mapping[Group, Sequence[Result]]) -> Table:
     return Table(
         heads=tuple((title, name) for title in SCENARIOS.values() for name in DRAWN.values()),
         rows=tuple(rows),
-        title=SETTINGS[first["setting"]].title,
+        title=_setting_title(first),
         notes=("ACC in %. The oracle has means and covariance from all data.",),
     )
 
@@ -182,7 +183,15 @@ def combinations_table(runs: Sequence[Result]) -> Table:
 
 
 def _title(result: Result) -> str:
-    return f"{METHODS[result['method']].title}: {SETTINGS[result['setting']].title}"
+    return f"{METHODS[result['method']].title}: {_setting_title(result)}"
+
+
+def _setting_title(result: Result) -> str:
+    """The setting, with as many tasks as were learned."""
+    setting, learned = SETTINGS[result["setting"]], result["num_experiences"]
+    if learned == setting.num_experiences:
+        return setting.title
+    return re.sub(r", first \d+ of \d+ tasks", "", setting.title) + f", {learned} tasks"
 
 
 def _section(table: Table) -> str:

@@ -15,7 +15,7 @@ from benchmarks.recalibration import recalibration
 from benchmarks.two_layer_map import moved_by_two_layers, two_layer_map
 
 SHRINKAGES = (0.003, 0.01, 0.03, 0.1, 0.3, 0.6)
-RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, math.inf)
+RIDGES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, math.inf)
 TITLES = {
     "linear": "trained linear heads",
     "stored": "Gaussian, old means as stored",

@@ -311,6 +311,14 @@ def test_methods_beside_each_other():
     assert texts[1][:2] == ["25.00 ± 7.07", "20.00 ± 7.07"]
 
 
+def test_the_title_tells_how_many_tasks_were_learned():
+    run = {**synthetic(ACCURACIES), "setting": "lab-cifar100", "num_experiences": 10}
+    title = gaussian_report.variants_table([run]).title
+    assert title.endswith(": CIFAR-100, 200 images a class, ResNet-18 of width 16, 10 tasks")
+    run["num_experiences"] = 6
+    assert "first 6 of 10 tasks" in gaussian_report.variants_table([run]).title
+
+
 def test_the_report_of_a_folder(tmp_path):
     combinations = {"linear": 0.2, "shrinkage=0.1 ridge=1": 0.3, "shrinkage=0.3 ridge=1": 0.25}
     for seed in (0, 1):
