@@ -6,16 +6,19 @@ the next one. A graph asks for all of them at once.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
 from avalanche.core import SupervisedPlugin
+from avalanche.evaluation import PluginMetric
 from avalanche.training.plugins import EvaluationPlugin
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 
 from avalanche_dlcpa.arguments import plain_options
 from avalanche_dlcpa.files import first_line
@@ -46,7 +49,11 @@ class Backend(Protocol):
         """Run the step, and be ready to capture it."""
 
     def capture(self, run: Function) -> Function:
-        """Record the step without running it, and return what runs it."""
+        """Record the step without running it, and return what runs it.
+
+        Raises:
+            RuntimeError: It cannot be captured.
+        """
 
 
 class CudaGraphs:
@@ -58,20 +65,28 @@ class CudaGraphs:
 
     def __init__(self, device: torch.device):
         self.device = device
+        self._waits = False
 
     def warm_up(self, run: Function) -> tuple[Tensor, ...]:
         """Run on a stream of its own, as a capture does, so that no state is bound to another."""
         side, current = torch.cuda.Stream(self.device), torch.cuda.current_stream(self.device)
         side.wait_stream(current)
-        with torch.cuda.stream(side):
+        with torch.cuda.stream(side), _synchronizations() as found:
             outputs = run()
+        self._waits = bool(found)
         current.wait_stream(side)
         for output in outputs:
             output.record_stream(current)
         return outputs
 
     def capture(self, run: Function) -> Function:
-        """Record the step; what it returns is overwritten by the next replay."""
+        """Record the step; what it returns is overwritten by the next replay.
+
+        A step that waits for the device is not tried: CUDA would break off the capture, after which
+        not every version of torch draws random numbers again.
+        """
+        if self._waits:
+            raise RuntimeError("an operation of the iteration waits for the device")
         current = torch.cuda.current_stream(self.device)
         with torch.cuda.device(self.device):
             graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(self.device)
@@ -90,6 +105,27 @@ class CudaGraphs:
         return replay
 
 
+@contextlib.contextmanager
+def _synchronizations() -> Iterator[list[str]]:
+    """What torch warns of within this context: operations that wait for the device."""
+    before = torch.cuda.get_sync_debug_mode()
+    found: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield found
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    for warning in caught:
+        if "synchronizing CUDA operation" in str(warning.message):
+            found.append(str(warning.message))
+        else:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+
+
 BACKENDS: dict[str, Callable[[torch.device], Backend]] = {"cuda": CudaGraphs}
 
 
@@ -98,7 +134,8 @@ class StepGraph:
 
     A mini-batch of another size (the last of an epoch) runs as it always did. Whatever a graph
     holds fixed is compared in each iteration; where it has changed (a learning rate), the step is
-    captured anew, and where that would happen all the time, no longer.
+    captured anew after an iteration without a graph, in which an optimizer makes the state of
+    parameters that are new to it. Where that would happen all the time, it is captured no longer.
 
     Args:
         step: Tensors -> tensors without gradients. Everything else that it reads and writes on the
@@ -144,7 +181,10 @@ class StepGraph:
             self._num_warm += 1
             return self.backend.warm_up(functools.partial(self.step, *inputs))
         fixed = self.fixed()
-        if self._replay is None or fixed != self._captured:
+        if self._replay is not None and fixed != self._captured:
+            self._forget_capture()
+            return self(*inputs)
+        if self._replay is None:
             self._capture(fixed)
         if self._replay is None:
             return self.step(*inputs)
@@ -152,11 +192,12 @@ class StepGraph:
         self.num_replays += 1
         return tuple(output.clone() for output in self._replay())
 
-    def _capture(self, fixed: Any) -> None:
-        if self._replay is not None and self.num_replays < self.min_replays:
+    def _forget_capture(self) -> None:
+        self._replay, self._num_warm = None, self.warm_up_iterations - 1
+        if self.num_replays < self.min_replays:
             self._give_up(f"learning rates or the like change within {self.min_replays} iterations")
-            return
-        self._replay = None  # its memory is needed for the new one
+
+    def _capture(self, fixed: Any) -> None:
         try:
             self._replay = self.backend.capture(functools.partial(self.step, *self._inputs))
         except RuntimeError as error:
@@ -181,10 +222,16 @@ def reason_against(strategy: Any, base: type) -> str | None:
         Words for `report`; None: nobody.
     """
     for plugin in strategy.plugins:
-        if not isinstance(plugin, EvaluationPlugin):
+        is_evaluator = isinstance(plugin, EvaluationPlugin)
+        for actor in plugin.metrics if is_evaluator else [plugin]:
             for hook in HOOKS_AMID:
-                if _differs(plugin, SupervisedPlugin, hook):
-                    return f"{type(plugin).__name__} acts in `{hook}`"
+                if _differs(actor, PluginMetric if is_evaluator else SupervisedPlugin, hook):
+                    return f"{type(actor).__name__} acts in `{hook}`"
+    optimizer = strategy.optimizer
+    if type(optimizer) is not SGD and not all(g.get("capturable") for g in optimizer.param_groups):
+        return f"{type(optimizer).__name__} may count on the host: pass capturable=True if it can"
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        return f"a hook acts in each step of {type(optimizer).__name__}"
     for method in METHODS_AMID:
         if _differs(strategy, base, method):
             return f"{type(strategy).__name__} has a `{method}` of its own"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import resource
 import sys
@@ -47,10 +48,15 @@ def kept_bytes(strategy: Any) -> int:
 
 
 def reset_peak(device: str) -> None:
-    """Let `peak_bytes` start anew; on a CPU only where Linux allows it."""
+    """Let `peak_bytes` start anew; on a CPU only where Linux allows it.
+
+    What was freed goes back to the system first: else it would count for whatever comes next.
+    """
     if torch.device(device).type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 

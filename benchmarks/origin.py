@@ -29,7 +29,7 @@ def origin_of(command: list[str], device: str) -> dict[str, Any]:
     """Where the numbers of a command come from: versions, commit and kind of machine."""
     return {
         "command": shlex.join(command),
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "versions": {name: version_of(name) for name in PACKAGES},
         "python": platform.python_version(),
         "commit": commit(),
         "device": device,
@@ -37,6 +37,14 @@ def origin_of(command: list[str], device: str) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
+
+
+def version_of(distribution: str) -> str:
+    """Of an installed package; of one that runs from its checkout alone, "not installed"."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def commit() -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
+import math
 import statistics
 import sys
 import warnings
@@ -35,7 +36,7 @@ from benchmarks.memory import kept_bytes, peak_bytes, reset_peak
 from benchmarks.origin import origin_of
 from benchmarks.phases import PHASES
 from benchmarks.run import add_run_arguments
-from benchmarks.timing import IterationTimes, Stopwatch
+from benchmarks.timing import EpochTimes, Stopwatch
 
 NUM_CLASSES = 10  # of the experience
 NETWORKS = {"resnet18": backbones.resnet18, "resnet34": backbones.resnet34}
@@ -47,23 +48,50 @@ FIGURES = ("iteration_ms", "passes_ms", "ratio", "images_per_second", "peak_mb")
 Row = dict[str, Any]
 
 
-def one_experience(dataset_root: str | None, num_images: int) -> NCScenario:
-    """A stream whose first experience has 10 classes and about so many images (3, 32, 32)."""
-    per_class = -(-num_images // NUM_CLASSES)
+def one_experience(dataset_root: str | None, iterations: int, batch_size: int) -> NCScenario:
+    """A stream whose first experience has 10 classes of images (3, 32, 32), in full mini-batches.
+
+    Args:
+        dataset_root: Folder of CIFAR-100; None: digits.
+        iterations: At least so many, as far as there are images.
+        batch_size: Of the mini-batches.
+    """
     if dataset_root is not None:
         return streams.split_cifar100(
             100 // NUM_CLASSES,
-            train_images_per_class=min(per_class, 500),
+            train_images_per_class=images_per_class(iterations, batch_size, most=500),
             augment=False,
             dataset_root=dataset_root,
         )
-    images, labels = _digits(per_class)
+    images, labels = _digits(iterations, batch_size)
     return tensors_benchmark([(images, labels)], [(images[:2], labels[:2])], task_labels=[0])
 
 
-def _digits(per_class: int) -> tuple[Tensor, Tensor]:
-    """So many digits of each class (at most 125), (N, 3, 32, 32), and their labels."""
-    stream = streams.split_digits(1, train_images_per_class=min(per_class, 125))
+def images_per_class(iterations: int, batch_size: int, *, most: int) -> int:
+    """How many images each class needs for so many full mini-batches, or more, and no other one.
+
+    A smaller mini-batch at the end of an epoch would make its iterations look fast.
+
+    Raises:
+        ValueError: There are too few images for a mini-batch.
+
+    Example:
+        >>> images_per_class(12, 32, most=500)  # 15 mini-batches
+        48
+    """
+    unit = batch_size // math.gcd(batch_size, NUM_CLASSES)
+    if unit > most:
+        raise ValueError(
+            f"Expected a batch size that {most} images of each of {NUM_CLASSES} classes fill, got "
+            f"{batch_size}."
+        )
+    return unit * min(-(-iterations * batch_size // (NUM_CLASSES * unit)), most // unit)
+
+
+def _digits(iterations: int, batch_size: int) -> tuple[Tensor, Tensor]:
+    """Digits for so many mini-batches, (N, 3, 32, 32), and their labels."""
+    per_class = images_per_class(iterations, batch_size, most=125)
+    stream = streams.split_digits(1, train_images_per_class=per_class)
     images, labels = zip(*[sample[:2] for sample in stream.train_stream[0].dataset], strict=True)
     pixels = torch.stack(images).expand(-1, 3, -1, -1)
     return nn.functional.interpolate(pixels, size=(32, 32)), torch.tensor(labels)
@@ -107,7 +135,7 @@ def measure(
         batch_size: In training.
         precision: Of the strategy.
         layout: Of the network's weights, of `LAYOUTS`.
-        iterations: Of an epoch, as far as there are images.
+        iterations: Of an epoch, at least, as far as there are images.
         rounds: Epochs of which the median is taken.
         dataset_root: Folder of CIFAR-100; None: digits.
         device: Where to train.
@@ -133,7 +161,7 @@ def measure(
         device=device,
         **({} if image_cache else {"image_cache_bytes": 0}),
     )
-    stream = one_experience(dataset_root, iterations * batch_size)
+    stream = one_experience(dataset_root, iterations, batch_size)
     strategy.train(stream.train_stream[0], eval_streams=[])
     assert stopwatch.phases is not None
     pairs = zip(stopwatch.iteration_ms, stopwatch.passes_ms, strict=True)
@@ -156,50 +184,63 @@ def measure(
 
 
 def growth(
-    num_experiences: int,
-    *,
-    head: str,
-    network: str,
-    width: int,
-    batch_size: int,
-    precision: str,
-    layout: str,
-    iterations: int,
-    device: str = "cpu",
+    num_experiences: int, *, iterations: int, rounds: int, device: str = "cpu", **options: Any
 ) -> list[Row]:
     """Time and memory as experiences of 10 new classes each come in.
 
+    The machine may be faster in one minute than in another. So the iterations of an experience are
+    timed in several epochs, and after each of them, as many of another strategy's first experience.
+
+    Args:
+        num_experiences: To train.
+        iterations: Of an epoch.
+        rounds: Epochs of a row, of which the median is taken.
+        device: Where to train.
+        options: Of the strategy, see `measure`.
+
     Returns:
         A row for experiences 1, 2, 5, 10, ... and the last: classes so far, median milliseconds of
-        an iteration, and bytes of all tensors that stay, those of the classifiers and the others.
+        an iteration and of one of a first experience, median of the ratios of each round, and bytes
+        of all tensors that stay, those of the classifiers and the others.
     """
-    seed_everything(0)
-    times = IterationTimes()
-    strategy = make_strategy(
-        head=head,
-        network=network,
-        width=width,
-        layout=layout,
-        plugin=times,
-        precision=precision,
-        train_mb_size=batch_size,
-        device=device,
-    )
-    images, labels = _digits(-(-iterations * batch_size // NUM_CLASSES))
-    told = {f * 10**p for f in (1, 2, 5) for p in range(5)} | {num_experiences}
-    rows = []
-    for number in range(1, num_experiences + 1):
+    images, labels = _digits(iterations, options["batch_size"])
+
+    def learn(number: int, strategy: DLCPAStrategy) -> None:
         data = [(images, labels + NUM_CLASSES * (number - 1))]
         stream = tensors_benchmark(data, data, task_labels=[0])
         strategy.train(stream.train_stream[0], eval_streams=[])
+
+    def new_strategy(times: EpochTimes) -> DLCPAStrategy:
+        how = {name: value for name, value in options.items() if name != "batch_size"}
+        size = options["batch_size"]
+        return make_strategy(plugin=times, train_mb_size=size, device=device, **how)
+
+    def first_experience() -> None:
+        own = EpochTimes()
+        learn(1, new_strategy(own))
+        first_ms.extend(own.medians)
+
+    seed_everything(0)
+    times = EpochTimes()
+    strategy = new_strategy(times)
+    told = {f * 10**p for f in (1, 2, 5) for p in range(5)} | {num_experiences}
+    rows, first_ms = [], list[float]()
+    for number in range(1, num_experiences + 1):
+        first_ms.clear()
+        strategy.train_epochs = rounds if number in told else 1
+        times.between = first_experience if number in told else None
+        learn(number, strategy)
         if number in told:
             classifiers = strategy.model.classifiers.parameters()
             kept, own = kept_bytes(strategy), sum(t.nbytes for t in classifiers)
+            pairs = list(zip(times.medians, first_ms, strict=True))
             rows.append(
                 {
                     "experience": number,
                     "classes": NUM_CLASSES * number,
-                    "iteration_ms": statistics.median(times.milliseconds),
+                    "iteration_ms": statistics.median(times.medians),
+                    "first_ms": statistics.median(first_ms),
+                    "ratio": statistics.median(late / first for late, first in pairs),
                     "kept_bytes": kept,
                     "classifier_bytes": own,
                     "other_bytes": kept - own,
@@ -293,9 +334,8 @@ def main(words: Sequence[str] | None = None) -> None:
     if given.growth:
         first = [values[0] for values in names[:2]] + [min(given.widths)]
         settings = dict(zip(TABLE, [*first, *(values[0] for values in names[3:])], strict=True))
-        result["growth"] = growth(
-            given.growth, **settings, iterations=given.iterations, device=given.device
-        )
+        how = {name: getattr(given, name) for name in ("iterations", "rounds", "device")}
+        result["growth"] = growth(given.growth, **settings, **how)
         print(
             f"\nwith the number of experiences\n{table(result['growth'], [*result['growth'][0]])}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -66,28 +67,35 @@ class Stopwatch(SupervisedPlugin):
         synchronize()
         epoch = time.perf_counter() - self._since
         num_iterations = len(strategy.dataloader)
-        passes = _seconds(unavoidable_passes(strategy), num_iterations, synchronize)
+        passes = seconds_of_passes(strategy, num_iterations)
         if strategy.clock.train_exp_epochs > 0:
             self.iteration_ms.append(1e3 * epoch / num_iterations)
             self.passes_ms.append(1e3 * passes / num_iterations)
         self._since = time.perf_counter()
 
 
+def seconds_of_passes(strategy: DLCPAStrategy, count: int) -> float:
+    """How long the unavoidable passes of so many iterations take; training goes on as if not."""
+    guard = StatisticsGuard(*(part for part in (strategy.model, strategy.ssl) if part is not None))
+    guard.keep()
+    seconds = _seconds(unavoidable_passes(strategy), count, _synchronizer(strategy.device))
+    guard.restore()
+    return seconds
+
+
 def unavoidable_passes(strategy: DLCPAStrategy) -> Callable[[], Any]:
     """The passes of one iteration alone, on images like those of the present mini-batch.
 
-    On a GPU they are one CUDA graph, since launching their kernels one by one can be avoided.
+    Where the strategy replays its iterations as a CUDA graph they are one as well, since launching
+    their kernels one by one can be avoided.
     """
     model, ssl = strategy.model, strategy.ssl
     name = "none" if ssl is None else next(n for n, head in HEADS.items() if type(ssl) is head)
     num_views, num_keys = NUM_PASSES.get(name, (2, 0))
     size = (strategy.train_mb_size, *strategy.mb_x.shape[1:])
     views = [torch.randn(size, device=strategy.device) for _ in range(2)]
-    modules = [model] if ssl is None else [model, ssl]
-    guard = StatisticsGuard(*modules)
 
     def run() -> tuple[Tensor, ...]:
-        guard.keep()
         with torch.enable_grad(), autocast(strategy.precision, strategy.device):
             features = [model.plastic(view) for view in views[:num_views]]
         torch.cat(features).float().mean().backward()
@@ -98,10 +106,9 @@ def unavoidable_passes(strategy: DLCPAStrategy) -> Callable[[], Any]:
                 ssl.momentum_encoder(view)
             model.stable(torch.cat(views[:num_views]))
         model.plastic.zero_grad(set_to_none=True)
-        guard.restore()  # training goes on as if nothing had been
         return ()
 
-    if strategy.device.type not in BACKENDS:
+    if strategy._graph is None:
         return run
     backend = BACKENDS[strategy.device.type](strategy.device)
     for _ in range(StepGraph.warm_up_iterations):
@@ -123,22 +130,39 @@ def _synchronizer(device: torch.device) -> Callable[[], None]:
     return torch.cuda.synchronize if device.type == "cuda" else lambda: None
 
 
-class IterationTimes(SupervisedPlugin):
-    """Milliseconds of the iterations of an experience but the first."""
+class EpochTimes(SupervisedPlugin):
+    """Median milliseconds of the iterations of each epoch of an experience, but its first.
+
+    Attributes:
+        medians: Of the present experience, one an epoch.
+        between: Called after each epoch, in no epoch's time; None: nothing is.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.milliseconds: list[float] = []
+        self.medians: list[float] = []
+        self.between: Callable[[], None] | None = None
+        self._milliseconds: list[float] = []
         self._since: float | None = None
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Forget the experience before."""
-        self.milliseconds, self._since = [], None
+        self.medians = []
+
+    def before_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
+        """Forget the epoch before."""
+        self._milliseconds, self._since = [], None
 
     def before_training_iteration(self, strategy: Any, **kwargs: Any) -> None:
         """Take the time since the same point of the last iteration."""
         _synchronizer(strategy.device)()
         now = time.perf_counter()
         if self._since is not None:
-            self.milliseconds.append(1e3 * (now - self._since))
+            self._milliseconds.append(1e3 * (now - self._since))
         self._since = now
+
+    def after_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
+        """Take the median."""
+        self.medians.append(statistics.median(self._milliseconds))
+        if self.between is not None:
+            self.between()

@@ -4,13 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from avalanche_dlcpa import cuda_graph
+from benchmarks import origin
 from benchmarks.cells import Cell, read_result
-from benchmarks.gpu_check import WithoutCapture, compare, row
+from benchmarks.gpu_check import WithoutCapture, compare, is_wrong, row
 
 ROOT = Path(__file__).parents[1]
 
@@ -29,15 +31,16 @@ def gpu_check(*words):
 def test_the_dry_run_writes_every_file(tmp_path):
     done = gpu_check("", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert "tests ended with 0" in done.stdout
+    assert "tests ended with 0, throughput with 0, graph and row with 0" in done.stdout
     graph = json.loads((tmp_path / "graph.json").read_text())
     assert [(c["head"], c["precision"]) for c in graph["comparisons"]] == [
         ("mocov2", "float32"),
         ("mocov2", "bf16"),
     ]
     for comparison in graph["comparisons"]:
-        assert comparison["difference"] == 0  # the same steps on the same CPU
-        assert (comparison["iterations"], comparison["replayed"]) == (7, 3)  # 3 warm up, 1 is small
+        # the same steps on the same CPU
+        assert comparison["difference"] == comparison["eager_difference"] == 0
+        assert (comparison["iterations"], comparison["replayed"]) == (10, 7)  # 3 warm up
     throughput = json.loads((tmp_path / "throughput.json").read_text())
     assert [r["head"] for r in throughput["configurations"]] == ["mocov2"]
     [path] = tmp_path.glob("digits_*.json")
@@ -52,6 +55,7 @@ def test_the_dry_run_writes_every_file(tmp_path):
         ((), "usage: bash benchmarks/gpu_check.sh DATA OUT"),
         (("",), "usage: bash benchmarks/gpu_check.sh DATA OUT"),
         (("{tmp}", "{tmp}/out"), "Expected DATA to hold cifar-100-python/"),
+        (("", "{tmp}/out", "all"), 'Expected "row" as the third word, or none, got all'),
     ],
 )
 def test_bad_words_are_told_before_any_work(tmp_path, words, message):
@@ -59,6 +63,45 @@ def test_bad_words_are_told_before_any_work(tmp_path, words, message):
     assert done.returncode != 0
     assert message in done.stderr
     assert not done.stdout
+
+
+def test_the_row_alone(tmp_path):
+    done = gpu_check("", str(tmp_path), "row")
+    assert done.returncode == 0, done.stderr
+    [path] = tmp_path.glob("*.json")
+    assert read_result(path)["num_experiences"] == 5
+
+
+def test_of_mosaics_cifar_100_alone_is_unpacked(tmp_path):
+    (tmp_path / "cifar100" / "train").mkdir(parents=True)
+    (tmp_path / "unpack.py").write_text(
+        "def unpack_cifar100(dest):\n    raise SystemExit(f'to a folder: {dest.is_dir()}')\n"
+    )
+    done = gpu_check(str(tmp_path / "cifar100"), str(tmp_path / "out"))
+    assert done.returncode != 0
+    assert "to a folder: True" in done.stderr
+
+
+def test_where_the_package_is_not_installed_it_is_told(monkeypatch):
+    monkeypatch.setattr(origin, "PACKAGES", ("torch", "no-such-package"))
+    versions = origin.origin_of(["python"], "cpu")["versions"]
+    assert versions == {"torch": version("torch"), "no-such-package": "not installed"}
+
+
+def test_a_first_task_that_will_not_fit_is_not_begun():
+    cell = Cell("dlcpa-a", "digits", 0)
+    with pytest.raises(TimeoutError, match=r"first task to fit in 5 s, got \d\d+ s at 1000.0 ms"):
+        next(row(cell, device="cpu", dataset_root=None, seconds=5.0, iteration_ms=1000.0))
+
+
+@pytest.mark.parametrize(
+    ("difference", "eager", "wrong"),
+    [(5e-3, 0.0, False), (2e-2, 0.0, True), (2e-2, 1e-2, False), (float("nan"), 0.0, True)],
+)
+def test_the_bound_is_what_eager_runs_differ_by(difference, eager, wrong):
+    found = {"replayed": 5, "difference": difference, "eager_difference": eager}
+    assert is_wrong(found) == wrong
+    assert is_wrong(found | {"replayed": 0})
 
 
 def test_the_run_stops_where_the_next_task_would_not_fit():

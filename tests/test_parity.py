@@ -11,7 +11,7 @@ from torch.nn import CrossEntropyLoss
 from torch.optim import SGD
 from torch.optim.lr_scheduler import MultiStepLR
 
-from avalanche_dlcpa import DLCPAStrategy
+from avalanche_dlcpa import DLCPAStrategy, cuda_graph
 from avalanche_dlcpa.backbones import SmallImageResNet
 from avalanche_dlcpa.self_supervised import MoCoV2, SimCLR
 
@@ -54,7 +54,7 @@ class Playback(SupervisedPlugin):
         return view1, view2
 
 
-def recorded_strategy(name, head, average_source):
+def recorded_strategy(name, head, average_source, **options):
     recording = Recording(name)
     model = SmallImageResNet((1, 1, 1, 1), num_classes=4, width=4, stem_relu=False)
     model.load_state_dict(
@@ -81,6 +81,7 @@ def recorded_strategy(name, head, average_source):
         train_epochs=EPOCHS,
         plugins=[playback],
         evaluator=None,
+        **options,
     )
     strategy.model.stable.load_state_dict(recording.state("init/stable"))
     if isinstance(head, SimCLR):
@@ -105,6 +106,20 @@ def assert_state(module, expected):
         )
 
 
+class OnStaticTensors:
+    """A graph but for CUDA's capture: the step runs on tensors that stay."""
+
+    num_captures = 0
+
+    def warm_up(self, run):
+        return run()
+
+    def capture(self, run):
+        self.num_captures += 1
+        return run
+
+
+@pytest.mark.parametrize("path", ["hook by hook", "avalanche's loader", "graph", "channels last"])
 @pytest.mark.parametrize(
     ("name", "head", "average_source"),
     [
@@ -112,8 +127,17 @@ def assert_state(module, expected):
         ("mocov2", lambda: MoCoV2(queue_size=64), "momentum"),
     ],
 )
-def test_training_follows_the_recorded_weights(name, head, average_source):
-    recording, strategy = recorded_strategy(name, head(), average_source)
+def test_training_follows_the_recorded_weights(name, head, average_source, path, monkeypatch):
+    backend = OnStaticTensors()
+    if path == "graph":
+        monkeypatch.setitem(cuda_graph.BACKENDS, "cpu", lambda device: backend)
+        monkeypatch.setattr(cuda_graph.StepGraph, "warm_up_iterations", 1)
+        monkeypatch.setattr(cuda_graph.StepGraph, "min_replays", 0)
+    options = {"image_cache_bytes": 0} if path == "avalanche's loader" else {}
+    recording, strategy = recorded_strategy(name, head(), average_source, **options)
+    if path == "channels last":
+        strategy.model.to(memory_format=torch.channels_last)
+        strategy.ssl.to(memory_format=torch.channels_last)
     for task, experience in enumerate(two_tasks().train_stream):
         strategy.train(experience)
         at = f"task{task}"
@@ -129,3 +153,4 @@ def test_training_follows_the_recorded_weights(name, head, average_source):
         for part in ("weight", "bias"):
             ours = torch.cat([getattr(layer, part) for layer in layers])
             torch.testing.assert_close(ours, classifier[part][:learned], rtol=1e-4, atol=1e-4)
+    assert backend.num_captures == (4 if path == "graph" else 0)  # the learning rate changes

@@ -10,8 +10,15 @@ from helpers import Probe, SmallCNN, nc_stream, small_head, state_of, strategy_o
 
 from avalanche_dlcpa.self_supervised import HEADS
 from benchmarks.phases import PHASES, REST, Phases, watched
-from benchmarks.throughput import FIGURES, TABLE, main, table
-from benchmarks.timing import unavoidable_passes
+from benchmarks.throughput import (
+    FIGURES,
+    TABLE,
+    images_per_class,
+    main,
+    one_experience,
+    table,
+)
+from benchmarks.timing import seconds_of_passes, unavoidable_passes
 
 
 def count_images(strategy, counts):
@@ -39,10 +46,11 @@ def test_the_unavoidable_passes_are_those_of_training(ssl):
         for handle in handles:
             handle.remove()
         before = state_of(strategy.model, strategy.ssl)
+        assert seconds_of_passes(strategy, 2) > 0
+        states.append((before, state_of(strategy.model, strategy.ssl)))
         run = unavoidable_passes(strategy)
         count_images(strategy, alone)
         run()
-        states.append((before, state_of(strategy.model, strategy.ssl)))
         states.append([p.grad for p in strategy.model.plastic.parameters()])
 
     probe = Probe(after_training_epoch=run_passes)
@@ -53,6 +61,18 @@ def test_the_unavoidable_passes_are_those_of_training(ssl):
     (before, after), gradients = states
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert gradients == [None] * len(gradients)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 10, 16, 32, 100])
+def test_every_mini_batch_is_full(batch_size):
+    num_images = len(one_experience(None, 9, batch_size).train_stream[0].dataset)
+    assert num_images % batch_size == 0
+    assert num_images >= min(9 * batch_size, 1000)
+
+
+def test_a_batch_size_beyond_all_images_is_refused():
+    with pytest.raises(ValueError, match="125 images of each of 10 classes fill, got 2048"):
+        images_per_class(1, 2048, most=125)
 
 
 def test_a_phase_within_another_takes_its_time_off_it():
@@ -99,6 +119,7 @@ def test_the_quick_form_measures_everything(tmp_path, capsys):
     growth = result["growth"]
     assert [row["experience"] for row in growth] == [1, 2, 3]
     assert [row["classes"] for row in growth] == [10, 20, 30]
+    assert all(row["iteration_ms"] > 0 and row["first_ms"] > 0 for row in growth)
     assert len({row["other_bytes"] for row in growth}) == 1
     one = growth[0]["classifier_bytes"]
     assert [row["classifier_bytes"] for row in growth] == [one, 2 * one, 3 * one]
