@@ -26,6 +26,7 @@ from avalanche_dlcpa.stable_model import (
     tensors_of,
 )
 from avalanche_dlcpa.task_classifiers import TaskClassifiers, frozen_classifiers
+from avalanche_dlcpa.training_guards import all_finite
 
 BN_STATISTICS = ("running", "recalibrated", "batch")
 
@@ -216,6 +217,11 @@ class DualLearner(DynamicModule):
                 "average does not count yet: train it to its end, or use `stable_model()`."
             )
         model = self.stable_model()
+        if not all_finite(model.parameters()):
+            raise ValueError(
+                "Expected finite parameters to export, got NaN or infinity: the training diverged, "
+                "go back to a checkpoint."
+            )
         info = describe(
             self,
             model,

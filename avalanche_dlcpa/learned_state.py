@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from avalanche.training.templates.base_sgd import PeriodicEval
-from torch import nn
+from torch import Tensor, nn
 
 from avalanche_dlcpa.arguments import plain_options
 from avalanche_dlcpa.model_head import HeadStart
+from avalanche_dlcpa.snapshot import NoPlainStateError, capture, restore
+from avalanche_dlcpa.stable_file import checksum_of
+
+_OF_ANY_MODULE = frozenset(vars(nn.Module()))  # its layers, and whether it is in training
 
 if TYPE_CHECKING:
     from avalanche_dlcpa.strategy import DLCPAStrategy
@@ -31,6 +36,9 @@ def learned_state(strategy: DLCPAStrategy) -> dict[str, Any]:
         "temporary": temporary,
         "views": _state_of(strategy.views),
         "criterion": _state_of(strategy._criterion),
+        "attributes": {
+            name: _attributes_of(owner, name) for name, owner in _users_parts(strategy).items()
+        },
         "has_warned_of_one": strategy._at_least_two.warned,
     }
 
@@ -60,6 +68,9 @@ def load_learned_state_(strategy: DLCPAStrategy, state: dict[str, Any]) -> None:
         own = state[name]
         if own is not None:
             owner.load_state_dict(own)
+    for name, owner in _users_parts(strategy).items():
+        for attribute, saved in state["attributes"][name].items():
+            setattr(owner, attribute, restore(getattr(owner, attribute, None), saved))
     strategy._at_least_two.warned = state["has_warned_of_one"]
     if now is not None:
         now.last_good.keep()
@@ -73,18 +84,24 @@ def fingerprint_of(strategy: DLCPAStrategy) -> dict[str, Any]:
         for part, module in modules.items()
         for name, tensor in module.state_dict().items()
     }
+    layers = {
+        f"{part}.{name} (layer)": plain_options(layer)
+        for part, module in modules.items()
+        for name, layer in module.named_modules()
+    }
     groups = [
         {name: str(value) for name, value in group.items() if name != "params"}
         for group in strategy.optimizer.param_groups
     ]
     return {
         **shapes,
+        **layers,
         "from_stable": strategy._from_stable,
         "num_features": strategy.model.num_features,
         "optimizer": [type(strategy.optimizer).__name__, groups],
         "ssl": plain_options(strategy.ssl),
         "views": plain_options(strategy.views),
-        "criterion": plain_options(strategy._criterion),
+        "criterion": [*plain_options(strategy._criterion), _digest_of(strategy._criterion)],
         "supervised_weight": float(strategy.supervised_weight),
         "precision": strategy.precision,
         "image_cache_bytes": float(strategy.image_cache_bytes),
@@ -104,14 +121,35 @@ def fingerprint_of(strategy: DLCPAStrategy) -> dict[str, Any]:
         "train_epochs": strategy.train_epochs,
         "eval_mb_size": strategy.eval_mb_size,
         "plugins": [_options_of(plugin) for plugin in strategy.plugins],
-        "metrics": [plain_options(metric) for metric in strategy.evaluator.metrics],
+        "metrics": [_options_of(metric) for metric in strategy.evaluator.metrics],
     }
 
 
 def _options_of(plugin: Any) -> list[Any]:
-    """Class and options of a plugin; of a user's own its class, for it may hold the time of day."""
+    """Class and options of a plugin or metric; of a user's own, which may hold times, its class."""
     is_own = type(plugin).__module__.startswith(("avalanche.", "avalanche_dlcpa."))
     return plain_options(plugin) if is_own else [type(plugin).__qualname__]
+
+
+def _digest_of(criterion: Any) -> str:
+    """Of its tensors, such as weights of classes."""
+    state = _state_of(criterion) or {}
+    return checksum_of({k: v for k, v in state.items() if isinstance(v, Tensor)})
+
+
+def _users_parts(strategy: DLCPAStrategy) -> dict[str, Any]:
+    """What may be of the user's own making, and may count or remember."""
+    return {"ssl": strategy.ssl, "views": strategy.views, "criterion": strategy._criterion}
+
+
+def _attributes_of(owner: Any, path: str) -> dict[str, Any]:
+    """Those beside ``state_dict`` that a checkpoint can hold, such as a counter."""
+    found = {}
+    for name, value in getattr(owner, "__dict__", {}).items():
+        if name not in _OF_ANY_MODULE:
+            with contextlib.suppress(NoPlainStateError):
+                found[name] = capture(value, f"{path}.{name}")
+    return found
 
 
 def _state_of(value: Any) -> dict[str, Any] | None:

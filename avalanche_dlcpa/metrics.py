@@ -25,6 +25,7 @@ from avalanche_dlcpa.accuracy_matrix import (
     forgetting,
 )
 from avalanche_dlcpa.experiences import classes_of
+from avalanche_dlcpa.task_classifiers import TaskClassifiers
 
 if TYPE_CHECKING:
     from avalanche.training.templates import SupervisedTemplate
@@ -56,7 +57,7 @@ def predicted_classes(logits: Tensor, *, columns: Tensor | None = None) -> Tenso
         columns: The classes to choose from, shape (k,), int64, each below K. None means all.
 
     Returns:
-        One class an image, shape (B,), int64.
+        One class an image, shape (B,), int64; -1, no class, where an output is NaN.
 
     Example:
         >>> logits = torch.tensor([[3.0, 0.0, 1.0, 2.0]])
@@ -65,9 +66,10 @@ def predicted_classes(logits: Tensor, *, columns: Tensor | None = None) -> Tenso
         >>> predicted_classes(logits, columns=torch.tensor([2, 3]))
         tensor([3])
     """
-    if columns is None:
-        return logits.argmax(dim=1)
-    return columns[logits.index_select(1, columns).argmax(dim=1)]
+    chosen = logits if columns is None else logits.index_select(1, columns)
+    places = chosen.argmax(dim=1)
+    classes = places if columns is None else columns[places]
+    return torch.where(chosen.isnan().any(dim=1), -1, classes)
 
 
 class ScenarioAccuracy(PluginMetric[float]):
@@ -177,7 +179,8 @@ class ScenarioAccuracy(PluginMetric[float]):
         if self.scenario == "class_il":
             self._is_defined = not self._has_task_labels(experience)
         else:
-            self._is_defined = not self._trained_classes.isdisjoint(_labelled_classes(experience))
+            known = self._trained_classes | _classes_of_classifiers(strategy.model)
+            self._is_defined = not known.isdisjoint(_labelled_classes(experience))
             self._warn_once_if_undefined(experience)
 
     def after_eval_iteration(self, strategy: "SupervisedTemplate") -> None:
@@ -280,6 +283,12 @@ def _labelled_classes(experience: Any) -> set[tuple[int, int]]:
     """Pairs (task label, class): labels that restart in each task name other classes there."""
     task_labels = getattr(experience, "task_labels", [0])
     return {(int(task), k) for task in task_labels for k in classes_of(experience)}
+
+
+def _classes_of_classifiers(model: Any) -> set[tuple[int, int]]:
+    """Those that a model of this package knows, also from a file that it goes on from."""
+    classifiers = getattr(model, "classifiers", None)
+    return set(classifiers.keys) if isinstance(classifiers, TaskClassifiers) else set()
 
 
 def _tells_tasks_apart(stream: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 from typing import Any
@@ -74,6 +75,17 @@ def random_states(device: torch.device) -> dict[str, Any]:
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
     }
+
+
+def digest_of(states: dict[str, Any]) -> str:
+    """A word that tells random states from others."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name in ("python", "numpy", "torch"):
+        own = states[name] if isinstance(states[name], list) else [states[name]]
+        for part in own:
+            is_tensor = isinstance(part, torch.Tensor)
+            digest.update(part.numpy().tobytes() if is_tensor else repr(part).encode())
+    return digest.hexdigest()
 
 
 def set_random_states(states: dict[str, Any], device: torch.device) -> None:

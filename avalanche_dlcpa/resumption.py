@@ -18,7 +18,8 @@ from typing import Any
 from avalanche.training.templates import SupervisedTemplate
 
 from avalanche_dlcpa.checkpoint import CheckpointFolder, State
-from avalanche_dlcpa.random_states import random_states, set_random_states
+from avalanche_dlcpa.files import first_line
+from avalanche_dlcpa.random_states import digest_of, random_states, set_random_states
 from avalanche_dlcpa.run_record import (
     Call,
     RestOfEpoch,
@@ -39,6 +40,7 @@ class ResumableTemplate(SupervisedTemplate):
     """
 
     _run: RunRecord | None = None
+    _loaded_labels: Any = None
     train_epochs: int
 
     def resume(
@@ -96,6 +98,7 @@ class ResumableTemplate(SupervisedTemplate):
             every_epochs=every_epochs,
             every_seconds=None if every_minutes is None else 60 * every_minutes,
             fingerprint=plain(self.fingerprint(), "the strategy"),
+            start=digest_of(random_states(self.device)),
             objects=_objects_of(plugins),
         )
         run.folder.lock()
@@ -103,6 +106,12 @@ class ResumableTemplate(SupervisedTemplate):
         if run.restored is not None:
             run.calls = [Call(**call) for call in run.restored["calls"]]
             run.num_written = len(run.calls)
+            if run.restored["start"] != run.start:
+                warnings.warn(
+                    f"The run in '{run.folder.path}' started from other random states: it goes on "
+                    "with its own. For another seed, name another folder.",
+                    stacklevel=2,
+                )
             self._load(run.restored, amid=False)
         self._run = run
         return int(self.clock.train_exp_counter)
@@ -167,6 +176,8 @@ class ResumableTemplate(SupervisedTemplate):
         """After the last call that had ended, be as it was then, but for an experience begun."""
         if run.is_replaying or run.restored is None:
             return
+        if run.position is None:  # else `_go_on` does it
+            self._load(run.restored, amid=False)  # the script may have changed what it had changed
         set_random_states(run.restored["random"], self.device)
         if run.position is None:
             run.restored = None
@@ -244,8 +255,12 @@ class ResumableTemplate(SupervisedTemplate):
             self.dataloader = self.dataloader.loader
         super()._after_training_epoch(**kwargs)
 
+    def _before_training_iteration(self, **kwargs: Any) -> None:
+        self._loaded_labels = self.mb_y  # plugins may put others in their place
+        super()._before_training_iteration(**kwargs)
+
     def _after_training_iteration(self, **kwargs: Any) -> None:
-        labels = self.mb_y  # a plugin that evaluates now will leave none
+        labels, self._loaded_labels = self._loaded_labels, None
         super()._after_training_iteration(**kwargs)
         run = self._run
         if run is None or run.every_seconds is None:
@@ -268,6 +283,7 @@ class ResumableTemplate(SupervisedTemplate):
             run.expect_no_new_object(_objects_of(plugins))
             state = {
                 "fingerprint": run.fingerprint,
+                "start": run.start,
                 "learned": plain(self.state_dict(), "the strategy"),
                 "plugins": plugins,
                 "stop": self._stop_training,
@@ -292,13 +308,17 @@ class ResumableTemplate(SupervisedTemplate):
         }
 
     def _load(self, state: State, *, amid: bool) -> None:
-        learned = state["learned"]
         self.model.to(self.device)
-        self.load_state_dict(learned)
-        names = [type(plugin).__name__ for plugin in self.plugins]
-        assert names == [name for name, _ in state["plugins"]]  # part of the fingerprint
-        for plugin, (_, saved) in zip(self.plugins, state["plugins"], strict=True):
-            restore(plugin, saved)
+        try:
+            self.load_state_dict(state["learned"])
+            for plugin, (_, saved) in zip(self.plugins, state["plugins"], strict=True):
+                restore(plugin, saved)
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
+            raise ValueError(
+                "Expected a checkpoint that this version of the package has written, got one with "
+                f"other contents ({type(error).__name__}: {first_line(error)}): name another "
+                "folder to start anew, with a strategy built anew."
+            ) from error
         if amid:
             self._stop_training = state["stop"]
 
@@ -306,7 +326,13 @@ class ResumableTemplate(SupervisedTemplate):
         names = [type(plugin).__name__ for plugin in self.plugins]
         parts = [id(part) for part in (self, self.model, self.optimizer)]
         pairs = zip(names, self.plugins, strict=True)
-        return [(name, capture(plugin, name, parts=parts)) for name, plugin in pairs]
+        try:
+            return [(name, capture(plugin, name, parts=parts)) for name, plugin in pairs]
+        except RecursionError as error:
+            raise NoPlainStateError(
+                "Expected plugins that hold no reference to themselves, got one that does among "
+                f"{', '.join(names)}: give it `state_dict` and `load_state_dict`."
+            ) from error
 
 
 def _objects_of(plugins: list[tuple[str, Any]]) -> frozenset[str]:

@@ -15,7 +15,16 @@ from avalanche_dlcpa.experiences import classes_of
 from avalanche_dlcpa.random_states import set_random_states
 from avalanche_dlcpa.snapshot import NoPlainStateError, plain_results
 
-CONTENTS = ("fingerprint", "learned", "plugins", "stop", "random", "calls", "position")
+CONTENTS: dict[str, tuple[type, ...]] = {
+    "fingerprint": (dict,),
+    "start": (str,),
+    "learned": (dict,),
+    "plugins": (list,),
+    "stop": (bool,),
+    "random": (dict,),
+    "calls": (list,),
+    "position": (dict, type(None)),
+}
 
 
 @dataclasses.dataclass
@@ -40,6 +49,7 @@ class RunRecord:
         every_epochs: Epochs between checkpoints.
         every_seconds: Seconds between checkpoints inside an epoch; None: none there.
         fingerprint: What must be the same when it is resumed.
+        start: Which random states the script came with.
         objects: Where the plugins of a fresh run hold objects with a ``state_dict``.
         calls: Those that have ended, from the start of the script on.
         num_passed: How many of them the script, started again, has come by.
@@ -55,6 +65,7 @@ class RunRecord:
     every_epochs: int
     every_seconds: float | None
     fingerprint: dict[str, Any]
+    start: str = ""
     objects: frozenset[str] = frozenset()
     calls: list[Call] = dataclasses.field(default_factory=list)
     num_passed: int = 0
@@ -137,13 +148,15 @@ class RestOfEpoch:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
+        if self.position["iteration"] == 0:
+            set_random_states(self.now, self.device)
+            yield from self.loader
+            return
         set_random_states(self.position["epoch_start"], self.device)
         batches = iter(self.loader)
-        batch = None
         for _ in range(self.position["iteration"]):
             batch = next(batches)
-        labels = None if batch is None else checksum_of(batch[1])
-        if labels != self.position["labels"]:
+        if checksum_of(batch[1]) != self.position["labels"]:
             raise ValueError(
                 "Expected the stream to deliver the samples of the checkpoint in their order, got "
                 "others: pass the same stream, batch size and loader arguments as before."
@@ -189,9 +202,16 @@ def expect_same(state: State, fingerprint: dict[str, Any]) -> None:
     missing = [name for name in CONTENTS if name not in state]
     if missing:
         raise ValueError(f"It lacks {', '.join(missing)}.")
+    odd = [name for name, kinds in CONTENTS.items() if not isinstance(state[name], kinds)]
+    if not odd and any(set(call) != {"name", "results"} for call in state["calls"]):
+        odd = ["calls"]
+    if odd:
+        raise ValueError(f"Its {', '.join(odd)} are not what this package writes.")
     found = state["fingerprint"]
     different = [
-        name for name in [*fingerprint, *found] if fingerprint.get(name) != found.get(name)
+        name
+        for name in [*fingerprint, *found]
+        if repr(fingerprint.get(name)) != repr(found.get(name))  # NaN is not NaN
     ]
     if different:
         name = different[0]

@@ -31,7 +31,11 @@ from avalanche_dlcpa.optimizer import (
 )
 from avalanche_dlcpa.single_task_model import SingleTaskModel
 from avalanche_dlcpa.task_classifiers import ClassifierScope
-from avalanche_dlcpa.training_guards import preserved_random_states, refuse_distributed
+from avalanche_dlcpa.training_guards import (
+    expect_finite_logits,
+    preserved_random_states,
+    refuse_distributed,
+)
 
 
 class SingleTaskStrategy(SupervisedTemplate):
@@ -228,6 +232,10 @@ class SingleTaskStrategy(SupervisedTemplate):
             self._average.update_(self.model.extractor.parameters())
             copy_statistics_(self.model.mean, self.model.extractor)  # its own follow at the end
         super()._before_eval(**kwargs)
+
+    def _after_eval_forward(self, **kwargs: Any) -> None:
+        expect_finite_logits(self)
+        super()._after_eval_forward(**kwargs)
 
 
 def _group_of(optimizer: Optimizer, head: nn.Module) -> int:

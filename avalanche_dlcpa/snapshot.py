@@ -26,6 +26,7 @@ from avalanche.logging import BaseLogger
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.utils import ParamData
 from torch import Tensor
+from torch.nn import Buffer, Parameter
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _CONSTANT = (
@@ -67,7 +68,9 @@ def plain(state: Any, path: str) -> Any:
         NoPlainStateError: Something else is in it.
     """
     state = state.item() if isinstance(state, np.generic) else state
-    if type(state) in _PLAIN or isinstance(state, Tensor | torch.Size | torch.dtype | torch.device):
+    if type(state) in _PLAIN or isinstance(state, torch.Size | torch.dtype | torch.device):
+        return state
+    if _is_plain_tensor(state):
         return state
     if isinstance(state, Mapping):
         pairs = [(plain(k, f"{path} (a key)"), v) for k, v in state.items()]
@@ -100,7 +103,7 @@ def capture(value: Any, path: str, *, parts: Collection[int] = ()) -> Any:
         return value
     if id(value) in parts:
         return {"kind": "constant"}
-    if isinstance(value, Tensor):
+    if _is_plain_tensor(value):
         return value.detach().clone()
     if isinstance(value, np.ndarray) and value.dtype != object:
         return {"kind": "array", "items": torch.from_numpy(value.copy())}
@@ -126,6 +129,11 @@ def capture(value: Any, path: str, *, parts: Collection[int] = ()) -> Any:
         attributes = {name: within(item, f"{path}.{name}") for name, item in vars(value).items()}
         return {"kind": "object", "class": _class_name(value), "items": attributes}
     raise _no_plain_state(value, path)
+
+
+def _is_plain_tensor(value: Any) -> bool:
+    """Whether it is no tensor of a class of its own, which no file of plain data can hold."""
+    return isinstance(value, Tensor) and type(value) in (Tensor, Parameter, Buffer)
 
 
 def objects_in(captured: Any, path: str = "") -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -58,6 +59,9 @@ from avalanche_dlcpa.stable_model import tensors_of
 from avalanche_dlcpa.task_classifiers import ClassifierScope, scope_of
 from avalanche_dlcpa.training_guards import (
     AtLeastTwo,
+    StatisticsGuard,
+    all_finite,
+    expect_finite_logits,
     refuse_distributed,
 )
 from avalanche_dlcpa.views import PaperViews, checked_views
@@ -503,13 +507,7 @@ class DLCPAStrategy(ResumableTemplate):
         self.model.num_averaged += 1
         self.model.is_learning = False
         if self.model.bn_statistics == "recalibrated":
-            with autocast(self.precision, self.device):
-                recalibrate_batch_norm_(
-                    self.model.stable,
-                    self.experience.dataset.eval(),
-                    batch_size=self.train_mb_size,
-                    device=self.device,
-                )
+            self._recalibrate()
         if self.ssl is not None:
             self.ssl.after_training_exp()
         self._alignment.end()
@@ -517,6 +515,23 @@ class DLCPAStrategy(ResumableTemplate):
         self.optimizer.zero_grad(set_to_none=True)
         self._forget_experience()
         super()._after_training_exp(**kwargs)
+
+    def _recalibrate(self) -> None:
+        running = StatisticsGuard(self.model.stable)
+        with autocast(self.precision, self.device):
+            recalibrate_batch_norm_(
+                self.model.stable,
+                self.experience.dataset.eval(),
+                batch_size=self.train_mb_size,
+                device=self.device,
+            )
+        if not all_finite(self.model.stable.buffers()):
+            running.restore()
+            warnings.warn(
+                "Batch norm was not recalibrated, and keeps its running statistics: an image of "
+                f"experience {self.experience.current_experience} gives NaN or infinity.",
+                stacklevel=2,
+            )
 
     def _before_eval_exp(self, **kwargs: Any) -> None:
         num_images = len(self.experience.dataset)
@@ -527,6 +542,10 @@ class DLCPAStrategy(ResumableTemplate):
                 "choose another `eval_mb_size`."
             )
         super()._before_eval_exp(**kwargs)
+
+    def _after_eval_forward(self, **kwargs: Any) -> None:
+        expect_finite_logits(self)
+        super()._after_eval_forward(**kwargs)
 
     def _forget_experience(self) -> None:
         """Hold nothing of an experience: no sample, feature or loader of it stays reachable."""

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 
 class NonFiniteLossError(ValueError):
-    """The loss became NaN or infinite.
+    """The loss became NaN or infinite, or the logits did at evaluation.
 
     Where a mini-batch itself was at fault (a corrupt image), the model is as it was before it.
     Where training diverged, everything is back at the start of that epoch, or where it was resumed.
@@ -133,6 +133,23 @@ def not_finite(name: str, value: object, *, experience: Any, epoch: int, iterati
         f"epoch {epoch}, iteration {iteration}: look at the samples of that mini-batch, or lower "
         "the learning rate or `supervised_weight`."
     )
+
+
+def expect_finite_logits(strategy: Any) -> None:
+    """Refuse to judge logits (B, K) that are not finite, as the largest of them means nothing.
+
+    Raises:
+        NonFiniteLossError: Says how many images of which experience.
+    """
+    strange = ~strategy.mb_output.isfinite().all(dim=1)
+    if strange.any():
+        experience = strategy.experience
+        raise NonFiniteLossError(
+            f"Expected finite logits at evaluation, got NaN or infinity for {int(strange.sum())} "
+            f"of {len(strange)} images of a mini-batch of experience "
+            f"{experience.current_experience} of {experience.origin_stream.name}: look for corrupt "
+            "images there. Nothing was changed."
+        )
 
 
 @contextlib.contextmanager

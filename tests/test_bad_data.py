@@ -18,14 +18,17 @@ from helpers import (
     mlp,
     nc_stream,
     samples,
+    seed_everything,
     small_head,
     state_of,
     strategy_of,
     tensors_stream,
 )
+from torch.optim import SGD
 from torch.utils.data import TensorDataset
 
-from avalanche_dlcpa.metrics import scenario_metrics
+from avalanche_dlcpa import DLCPAStrategy, NonFiniteLossError, SingleTaskStrategy
+from avalanche_dlcpa.metrics import predicted_classes, scenario_metrics
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead
 
 
@@ -232,3 +235,50 @@ def test_a_model_in_double_precision(ssl):
     )
     strategy.train(small_stream().train_stream[:2])
     assert {p.dtype for p in strategy.model.parameters()} == {torch.float64}
+
+
+# At evaluation ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [DLCPAStrategy, SingleTaskStrategy])
+def test_images_that_give_no_finite_logits_are_not_judged(make):
+    images, labels = samples([0, 1], size=8, per_class=8)
+    corrupt = images.clone()
+    corrupt[[2, 5]] = float("nan")
+    stream = tensors_benchmark([(images, labels)], [(corrupt, labels)], task_labels=[0])
+    model = SmallCNN()
+    options = {"ssl": None} if make is DLCPAStrategy else {}
+    strategy = make(
+        model=model, optimizer=SGD(model.parameters(), lr=0.05), train_mb_size=8,
+        evaluator=EvaluationPlugin(*scenario_metrics()), **options,
+    )  # fmt: skip
+    strategy.train(stream.train_stream[0])
+    before = state_of(strategy.model)
+    message = "NaN or infinity for 2 of 8 images of a mini-batch of experience 0 of test"
+    with pytest.raises(NonFiniteLossError, match=message):
+        strategy.eval(stream.test_stream)
+    assert_same_state(state_of(strategy.model), before)
+    strategy.eval(stream.train_stream)
+
+
+def test_nan_is_no_class():
+    logits = torch.tensor([[float("nan"), 2.0, 1.0], [0.0, 2.0, 1.0]])
+    assert predicted_classes(logits).tolist() == [-1, 1]
+    assert predicted_classes(logits, columns=torch.tensor([1, 2])).tolist() == [1, 1]
+
+
+def test_an_image_that_only_recalibration_meets_leaves_the_running_statistics():
+    images, labels = samples([0, 1], size=8, per_class=9)
+    images = images[:17].clone()
+    images[16] = float("nan")  # in a mini-batch of its own, which is skipped
+    experience = stream_of((images, labels[:17])).train_stream[0]
+    trained = {}
+    for statistics in ("running", "recalibrated"):
+        seed_everything()
+        strategy = strategy_of(SmallCNN(), bn_statistics=statistics)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            strategy.train(experience, shuffle=False)
+        trained[statistics] = state_of(strategy.model)
+    assert any("keeps its running statistics" in str(w.message) for w in caught)
+    assert_same_state(trained["recalibrated"], trained["running"])

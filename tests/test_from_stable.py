@@ -1,8 +1,12 @@
 """Going on from an exported stable learner: the average counts on, and old classes stay."""
 
+import warnings
+
+import numpy as np
 import pytest
 import torch
 from avalanche.models import MTSimpleMLP
+from avalanche.training.plugins import EvaluationPlugin
 from helpers import (
     SmallCNN,
     assert_same_state,
@@ -21,6 +25,7 @@ from torch.nn.functional import linear
 from torch.optim import SGD
 
 from avalanche_dlcpa import DLCPAStrategy, GaussianClassifierPlugin, load_stable
+from avalanche_dlcpa.metrics import scenario_metrics
 
 
 def continued(path, model=None, *, lr=0.05, **kwargs):
@@ -250,3 +255,16 @@ def test_a_killed_run_from_a_file_goes_on(path, tmp_path):
     assert_same_state(state_of(again.model), state_of(run.model))
     again.model.export(path)
     assert load_stable(path, SmallCNN())[1].num_averaged == 3
+
+
+def test_what_the_file_has_learned_is_judged_in_both_scenarios(path):
+    _, stream = exported(path)
+    metrics = scenario_metrics()
+    again = continued(path, evaluator=EvaluationPlugin(*metrics))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again.train(stream.train_stream[2])
+        again.eval(stream.test_stream)
+    class_il, task_il = (metric.matrix()[0] for metric in metrics)
+    assert np.isfinite(task_il).all()
+    assert (task_il >= class_il).all()

@@ -3,6 +3,7 @@
 import copy
 import random
 import shutil
+import warnings
 from types import FunctionType
 
 import numpy as np
@@ -54,11 +55,14 @@ from helpers import (
 from torch import nn
 from torch.optim import Adam
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, MultiStepLR
+from torch.utils.data import DataLoader
+from torchvision import tv_tensors
 from walker import holding, reachable
 
 from avalanche_dlcpa import GaussianClassifierPlugin, PaperViews
 from avalanche_dlcpa.checkpoint import CheckpointFolder
 from avalanche_dlcpa.metrics import scenario_metrics
+from avalanche_dlcpa.self_supervised import SelfSupervisedHead
 
 STREAM = tensors_stream(tasks=((0, 1), (2, 3)), per_class=20, size=8)  # 3 mini-batches an epoch
 EPOCHS = 2
@@ -77,8 +81,7 @@ class Run:
         self.scenarios = scenario_metrics()
         evaluator = EvaluationPlugin(*self.scenarios, *metrics, loggers=[])
         kwargs = {
-            name: option() if isinstance(option, FunctionType | type) and name in FRESH else option
-            for name, option in kwargs.items()
+            name: option() if is_fresh(name, option) else option for name, option in kwargs.items()
         }
         kwargs = {"train_epochs": EPOCHS, "model": SmallCNN(), "momentum": 0.9} | kwargs
         self.strategy = strategy_of(**kwargs, evaluator=evaluator)
@@ -141,7 +144,12 @@ def optimizer_tensors(strategy):
     return [t for state in states for t in state.values() if isinstance(t, torch.Tensor)]
 
 
-FRESH = ("model", "ssl", "plugins")  # may be given as functions that make them
+def is_fresh(name, option):
+    """Whether it is to be made anew for each life."""
+    kinds = {"views": type} | dict.fromkeys(("model", "ssl", "plugins"), FunctionType | type)
+    return name in kinds and isinstance(option, kinds[name])
+
+
 EVERY = {"every_minutes": 0}
 
 
@@ -337,6 +345,78 @@ class Counter(SupervisedPlugin):
             self.by_class[label] = self.by_class.get(label, 0) + 1
 
 
+class CountingHead(SelfSupervisedHead):
+    def __init__(self):
+        super().__init__()
+        self.steps = 0
+
+    def forward(self, plastic, view1, view2):
+        self.steps += 1
+        features = plastic(view1)
+        return 0.01 * self.steps * (features - plastic(view2)).square().mean(), (features,)
+
+
+class CountingViews:
+    def __init__(self):
+        self.steps, self.last = 0, torch.zeros(())
+
+    def __call__(self, x):
+        self.steps += 1
+        self.last = 0.5 * self.last + x.mean()
+        return x * (1 + 0.01 * self.steps), x.flip(-1) + self.last
+
+
+def test_what_heads_and_views_of_ones_own_count_is_kept(tmp_path):
+    check_resuming(tmp_path / "head", (2, 13), ssl=CountingHead, views=lambda x: (x, x.flip(-1)))
+    check_resuming(
+        tmp_path / "views", (2, 13), ssl=lambda: small_head("simclr"), views=CountingViews
+    )
+
+
+class LabelNoise(SupervisedPlugin):
+    def before_training_iteration(self, strategy, **kwargs):
+        strategy.mbatch[1] = strategy.mbatch[1].flip(0)
+
+
+class OwnLoader(SupervisedPlugin):
+    """Puts a loader in place that draws when it is asked for its first mini-batch."""
+
+    def before_training_exp(self, strategy, **kwargs):
+        dataset = strategy.adapted_dataset
+        strategy.dataloader = DataLoader(dataset, 16, shuffle=True, collate_fn=dataset.collate_fn)
+
+
+@pytest.mark.parametrize("plugin", [LabelNoise, OwnLoader])
+def test_plugins_that_change_the_data(tmp_path, plugin):
+    moments = (2, 4, 10) if plugin is LabelNoise else (4, 13)  # 4: between two epochs
+    model = lambda: SmallCNN(batch_norm=False)  # noqa: E731
+    check_resuming(tmp_path, moments, plugins=lambda: [plugin()], model=model)
+
+
+class HalvingRun(Run):
+    """A script that lowers the learning rate between its calls."""
+
+    def go(self):
+        for experience in self.stream.train_stream:
+            for group in self.strategy.optimizer.param_groups:
+                group["lr"] *= 0.5
+            self.results.append(numbers(self.strategy.train(experience)))
+            self.results.append(numbers(self.strategy.eval(self.stream.test_stream)))
+        return self
+
+
+@pytest.mark.parametrize("moment", [6, 8, 9, 12, 17])  # amid, after `train`, after `eval`, amid
+def test_what_the_script_changes_between_its_calls_is_changed_once(tmp_path, moment):
+    whole = HalvingRun().go()
+    run = HalvingRun()
+    run.strategy.resume(tmp_path, **EVERY)
+    assert run.break_off_after(moment)
+    again = HalvingRun()
+    again.strategy.resume(tmp_path, **EVERY)
+    again.go().assert_same_as(whole)
+    assert again.strategy.optimizer.param_groups[0]["lr"] == 0.05 / 4
+
+
 def test_what_a_plugin_remembers_is_kept(tmp_path):
     run = Run(plugins=lambda: [Counter()])
     run.strategy.resume(tmp_path, **EVERY)
@@ -493,6 +573,30 @@ def test_a_script_knows_whether_it_has_come_to_the_checkpoint(tmp_path, moment):
         assert_same_state(state, expected)
 
 
+class ImageHolder(SupervisedPlugin):
+    def __init__(self):
+        super().__init__()
+        self.image = tv_tensors.Image(torch.zeros(3, 2, 2))
+
+
+class Snake(SupervisedPlugin):
+    def __init__(self):
+        super().__init__()
+        self.tail = self
+
+
+@pytest.mark.parametrize(
+    ("plugin", "message"),
+    [
+        (ImageHolder, r"got ImageHolder.image of type Image"),
+        (Snake, "no reference to themselves, got one that does among Snake"),
+    ],
+)
+def test_what_no_file_of_plain_data_holds_is_refused_at_once(tmp_path, plugin, message):
+    with pytest.raises(ValueError, match=message):
+        Run(plugins=lambda: [plugin()]).strategy.resume(tmp_path)
+
+
 def test_a_plugin_whose_state_cannot_be_kept_is_refused_at_once(tmp_path):
     run = Run(plugins=lambda: [ReplayPlugin(mem_size=10)])
     with pytest.raises(ValueError, match=r"got ReplayPlugin.storage_policy of type .*state_dict"):
@@ -511,7 +615,8 @@ def broken_off(tmp_path, moment=10, **options):
 @pytest.mark.parametrize(
     ("options", "difference"),
     [
-        ({"model": lambda: SmallCNN(batch_norm=False)}, "plastic.norm.weight"),
+        ({"model": lambda: SmallCNN(batch_norm=False)}, r"plastic.norm \(layer\)"),
+        ({"model": lambda: with_dropout(0.9), "head": "fc.1"}, r"plastic.fc.0 \(layer\) .* 0.5"),
         ({"ssl": lambda: small_head("simclr")}, "head.projector"),
         ({"lr": 0.01}, "optimizer"),
         ({"supervised_weight": 1.0}, "supervised_weight 10.0, and this strategy 1.0"),
@@ -521,13 +626,15 @@ def broken_off(tmp_path, moment=10, **options):
         ({"ema_decay": 0.5}, "ema_decay 0.999, and this strategy 0.5"),
         ({"eval_every": 1}, "eval_every -1, and this strategy 1"),
         ({"criterion": nn.CrossEntropyLoss(label_smoothing=0.1)}, "criterion"),
+        ({"criterion": nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0]))}, "criterion"),
         ({"plugins": lambda: [Counter()]}, "plugins"),
         ({"classifier": "gaussian"}, "plugins"),
         ({"metrics": accuracy_metrics(stream=True)}, "metrics"),
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused(tmp_path, options, difference):
-    broken_off(tmp_path)
+    first = {"model": lambda: with_dropout(0.5), "head": "fc.1"} if "head" in options else {}
+    broken_off(tmp_path, **first)
     before = sorted(tmp_path.iterdir())
     other = Run(**options)
     state = state_of(other.strategy.model)
@@ -535,6 +642,48 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, options, difference):
         other.strategy.resume(tmp_path)
     assert_same_state(state_of(other.strategy.model), state)
     assert sorted(tmp_path.iterdir()) == before
+
+
+def with_dropout(share):
+    return SmallCNN(head=nn.Sequential(nn.Dropout(share), nn.Linear(64, 6)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("fingerprint", [1], "Its fingerprint are not what"),
+        ("calls", [{"foo": 1}], "Its calls are not what"),
+        ("plugins", {}, "Its plugins are not what"),
+    ],
+)
+def test_contents_of_another_kind_cost_that_checkpoint_alone(tmp_path, name, value, message):
+    whole = Run().go()
+    broken_off(tmp_path)
+    folder = CheckpointFolder(tmp_path)
+    state = folder.read()
+    folder.write({k: v for k, v in state.items() if k != "format"} | {name: value})
+    again = Run()
+    with pytest.warns(UserWarning, match=message):
+        again.strategy.resume(tmp_path, **EVERY)
+    again.go().assert_same_as(whole)
+
+
+def test_learned_contents_of_another_kind_are_told(tmp_path):
+    broken_off(tmp_path)
+    folder = CheckpointFolder(tmp_path)
+    folder.write({k: v for k, v in folder.read().items() if k != "format"} | {"learned": {}})
+    with pytest.raises(ValueError, match="got one with other contents"):
+        Run().strategy.resume(tmp_path)
+
+
+def test_another_seed_is_noticed(tmp_path):
+    Run(seed=1).strategy.resume(tmp_path / "new")
+    broken_off(tmp_path, seed=1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*random states")
+        Run(seed=1).strategy.resume(tmp_path)
+    with pytest.warns(UserWarning, match="started from other random states"):
+        Run(seed=2).strategy.resume(tmp_path)
 
 
 def test_other_options_of_a_plugin_are_another_run(tmp_path):

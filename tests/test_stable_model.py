@@ -364,3 +364,11 @@ def test_a_head_of_avalanche_in_a_fresh_model_will_do(two_tasks, path):
     two_tasks[0].model.export(path)
     network, _ = load_stable(path, SmallCNN(head=IncrementalClassifier(64)))
     assert type(network.fc) is nn.Linear
+
+
+def test_parameters_that_are_not_finite_are_not_exported(path):
+    strategy, _ = learned()
+    strategy.model.stable.conv.weight[0, 0, 0, 0] = float("nan")
+    with pytest.raises(ValueError, match="Expected finite parameters to export, got NaN"):
+        strategy.model.export(path)
+    assert not path.exists()
