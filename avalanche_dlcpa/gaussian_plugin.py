@@ -23,9 +23,10 @@ from avalanche_dlcpa.model_head import find_head
 from avalanche_dlcpa.task_classifiers import TaskClassifiers, frozen_classifiers
 from avalanche_dlcpa.training_guards import preserved_random_states
 
-# Not chosen yet: see `python -m benchmarks.gaussian --validation`.
-SHRINKAGE = 0.1
-RIDGE = 0.1
+# The best of 54 combinations on the validation split of real CIFAR-100 (10 tasks, 200 images a
+# class, ResNet-18 of width 16, MoCoV2, three seeds): `python -m benchmarks.gaussian --validation`.
+SHRINKAGE = 0.03
+RIDGE = 0.01
 
 
 class GaussianClassifierPlugin(SupervisedPlugin):

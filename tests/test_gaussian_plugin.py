@@ -38,6 +38,7 @@ from avalanche_dlcpa import (
 )
 from avalanche_dlcpa.class_statistics import class_statistics
 from avalanche_dlcpa.gaussian import drift_map, linear_discriminants, moved
+from avalanche_dlcpa.gaussian_plugin import RIDGE, SHRINKAGE
 from avalanche_dlcpa.metrics import scenario_metrics
 
 SHAPE = {"per_class": 12, "size": 8}
@@ -122,7 +123,7 @@ def test_statistics_are_those_of_the_stable_features_and_old_ones_are_mapped(bn_
         with torch.no_grad():
             pairs = torch.cat([before(images).double(), now(images).double()], dim=1)
         pairs = class_statistics(pairs, labels - 2 * step, num_classes=2)
-        drift = drift_map(pairs, ridge=0.1)
+        drift = drift_map(pairs, ridge=RIDGE)
         drifted = [moved(statistics, drift) for statistics in found]
         assert (drifted[0].means - found[0].means).abs().max() > 1e-3  # something to follow
         found = [*drifted, statistics_of(now, stream.train_stream[step])]
@@ -141,7 +142,7 @@ def test_the_model_answers_with_the_linear_discriminants_of_the_statistics():
     learn(strategy, stream)
     plugin, model = gaussian_of(strategy), strategy.model.eval()
     images, _ = batch_of(stream.test_stream[1])
-    weight, bias = linear_discriminants(plugin.statistics, shrinkage=0.1)
+    weight, bias = linear_discriminants(plugin.statistics, shrinkage=SHRINKAGE)
     with torch.no_grad():
         logits, features = model(images), model.features(images)
     expected = features.double() @ weight.T + bias
@@ -493,7 +494,7 @@ def test_a_state_of_the_plugin_answers_alike():
 
 def test_a_state_of_other_strengths_is_refused():
     state = GaussianClassifierPlugin(shrinkage=0.2).state_dict()
-    with pytest.raises(ValueError, match=r"\[0.1, 0.1\], got \[0.2, 0.1\]"):
+    with pytest.raises(ValueError, match=rf"\[{SHRINKAGE}, {RIDGE}\], got \[0.2, {RIDGE}\]"):
         GaussianClassifierPlugin().load_state_dict(state)
 
 

@@ -127,6 +127,7 @@ OPTIMIZERS = {
     "RMSprop, momentum": lambda p: RMSprop(p, lr=0.001, momentum=0.9),
     "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.001),
     "NAdam": lambda p: torch.optim.NAdam(p, lr=0.001),
+    "SGD, fused": lambda p: SGD(p, lr=0.001, fused=True, momentum=0.9),
     "SGD, foreach": lambda p: SGD(p, lr=0.001, foreach=True, weight_decay=0.1, momentum=0.9),
 }
 
