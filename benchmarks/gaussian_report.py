@@ -202,22 +202,31 @@ def _section(table: Table) -> str:
     return f"## {table.title}\n\n{as_markdown(table)}"
 
 
-def write_report(folder: Path) -> Path:
-    """Write the tables and figures of a folder's results into it; returns the page."""
+def page_of(folder: Path) -> str:
+    """The page of a folder's results: every table, and where the figures are.
+
+    Raises:
+        ValueError: There are none, or see `load`.
+    """
     parts = []
     tested = load(folder, "test_stream")
     for name in dict.fromkeys(setting for setting, _ in tested):
         parts.append(_section(overview_table({g: r for g, r in tested.items() if g[0] == name})))
     for (setting, method), runs in tested.items():
-        name = f"{setting}_{method}.png"
-        variants_figure(runs).savefig(folder / name, dpi=120)
-        parts += [_section(variants_table(runs)), f"![{_title(runs[0])}]({name})"]
+        parts += [_section(variants_table(runs)), f"![{_title(runs[0])}]({setting}_{method}.png)"]
     for runs in load(folder, "valid_stream").values():
         parts.append(_section(combinations_table(runs)))
     if not parts:
         raise ValueError(f"Expected JSONs of benchmarks.gaussian in {folder}, got none.")
+    return "\n\n".join(parts) + "\n"
+
+
+def write_report(folder: Path) -> Path:
+    """Write the tables and figures of a folder's results into it; returns the page."""
     page = folder / "gaussian.md"
-    page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    page.write_text(page_of(folder), encoding="utf-8")
+    for (setting, method), runs in load(folder, "test_stream").items():
+        variants_figure(runs).savefig(folder / f"{setting}_{method}.png", dpi=120)
     return page
 
 

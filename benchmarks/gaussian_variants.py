@@ -185,7 +185,7 @@ class Variants:
 
 
 class Combinations:
-    """Every combination of shrinkage and ridge, to choose from.
+    """Every combination of shrinkage and ridge, alone and with the linear heads, to choose from.
 
     Attributes:
         classes: Labels of the classes met so far, the columns of all scores.
@@ -204,12 +204,16 @@ class Combinations:
 
     def scores(self, features: Tensor, logits: Tensor) -> dict[str, Tensor]:
         """Score images by all combinations; see `Variants`."""
-        return {
+        found = {
             f"shrinkage={shrinkage:g} ridge={ridge:g}": _linear(
                 features.double(), self._known[ridge], shrinkage
             )
             for shrinkage, ridge in itertools.product(SHRINKAGES, RIDGES)
         }
+        together = {
+            f"{name}, with linear heads": own + logits.double() for name, own in found.items()
+        }
+        return {**found, **together}
 
 
 def _linear(features: Tensor, statistics: ClassStatistics | None, shrinkage: float) -> Tensor:

@@ -4,7 +4,9 @@ import copy
 import dataclasses
 import functools
 import json
+import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from test_folder_lock import OtherProcess
 
 from avalanche_dlcpa.class_statistics import ClassStatistics, class_statistics
 from avalanche_dlcpa.gaussian import linear_discriminants
+from avalanche_dlcpa.gaussian_plugin import RIDGE, SHRINKAGE
 from benchmarks import gaussian, gaussian_judge, gaussian_report, two_layer_map
 from benchmarks.cells import Cell
 from benchmarks.gaussian_training import StudiedTraining
@@ -25,6 +28,7 @@ from benchmarks.gaussian_variants import (
     Observed,
     Variants,
 )
+from benchmarks.markup import as_markdown
 from benchmarks.methods import METHODS
 from benchmarks.recalibration import recalibration
 from benchmarks.run import run_cell
@@ -33,6 +37,7 @@ from benchmarks.training import summary_of
 
 TWIN = "digits-cifar100-10"
 METHOD = "dlcpa-mocov2"
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "gaussian"
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +132,7 @@ def test_on_the_validation_split_every_combination_is_judged_and_the_test_set_le
     result = gaussian.study(training, tmp_path, validation=True)
     assert read == {"train", "valid"}
     assert result["judged_on"] == "valid_stream"
-    assert len(result["variants"]) == len(SHRINKAGES) * len(RIDGES) + 1
+    assert len(result["variants"]) == 2 * len(SHRINKAGES) * len(RIDGES) + 1
     assert "shrinkage=0.1 ridge=inf" in result["variants"]
 
 
@@ -252,6 +257,10 @@ def test_combinations_hold_the_variants():
     all_ = combinations.scores(features, torch.zeros(10, 6))
     assert torch.equal(one["map"], all_["shrinkage=0.1 ridge=0.1"])
     assert torch.equal(one["mean-drift"], all_["shrinkage=0.1 ridge=inf"])
+    logits = torch.randn(10, 6)
+    one = variants.scores(features, logits)["ensemble"]
+    all_ = combinations.scores(features, logits)["shrinkage=0.1 ridge=0.1, with linear heads"]
+    torch.testing.assert_close(one.log_softmax(1), all_.log_softmax(1))
 
 
 # Report ------------------------------------------------------------------------------------------
@@ -343,6 +352,24 @@ def test_the_report_of_a_folder(tmp_path):
     (tmp_path / "c_seed2.json").write_text(json.dumps(odd))
     with pytest.raises(ValueError, match=r"with one shrinkage, got \[0.1, 0.1, 0.2\]"):
         gaussian_report.write_report(tmp_path)
+
+
+def test_the_readme_and_the_page_show_the_results():
+    page = (RESULTS / "gaussian.md").read_text()
+    assert page == gaussian_report.page_of(RESULTS)
+    assert {png.name for png in RESULTS.glob("*.png")} == set(re.findall(r"\((\S+\.png)\)", page))
+    groups = gaussian_report.load(RESULTS, "test_stream")
+    table = as_markdown(gaussian_report.overview_table(groups))
+    assert table in (RESULTS.parents[2] / "README.md").read_text()
+    for runs in groups.values():
+        assert [run["seed"] for run in runs] == [0, 1, 2]
+        assert {(run["shrinkage"], run["ridge"]) for run in runs} == {(SHRINKAGE, RIDGE)}
+
+
+def test_the_defaults_are_the_best_on_the_validation_split():
+    [runs] = gaussian_report.load(RESULTS, "valid_stream").values()
+    best = gaussian_report.combinations_table(runs).rows[0].label
+    assert best == f"shrinkage={SHRINKAGE:g} ridge={RIDGE:g}"
 
 
 def test_an_empty_folder_is_refused(tmp_path):
