@@ -53,6 +53,9 @@ class GaussianClassifierPlugin(SupervisedPlugin):
         shrinkage: Of the covariance, see `linear_discriminants`; above 0, at most 1.
         ridge: Of the map, see `drift_map`; above 0. ``math.inf`` moves all means by the difference
             of the mean features, and leaves the covariance.
+        trained_heads: Whether the logits of the trained classifiers are added to its own, as
+            log-probabilities of two judges; it stays one linear layer. Only for `DLCPAStrategy`,
+            whose classifiers are trained on the features that it knows, each among its own task.
         head: Name of the last linear layer; None: see `find_head`. Not for `DLCPAStrategy`.
 
     Attributes:
@@ -69,13 +72,19 @@ class GaussianClassifierPlugin(SupervisedPlugin):
     """
 
     def __init__(
-        self, *, shrinkage: float = SHRINKAGE, ridge: float = RIDGE, head: str | None = None
+        self,
+        *,
+        shrinkage: float = SHRINKAGE,
+        ridge: float = RIDGE,
+        trained_heads: bool = False,
+        head: str | None = None,
     ):
         super().__init__()
         expect_shrinkage(shrinkage)
         expect_ridge(ridge)
         self.shrinkage = float(shrinkage)
         self.ridge = float(ridge)
+        self.trained_heads = bool(trained_heads)
         self.head = head
         self.keys: list[tuple[int, int]] = []
         self.statistics: ClassStatistics | None = None
@@ -103,6 +112,11 @@ class GaussianClassifierPlugin(SupervisedPlugin):
                 "its plugins see the first alone."
             )
         if not isinstance(strategy.model, DualLearner):
+            if self.trained_heads:
+                raise ValueError(
+                    "Expected a DLCPAStrategy with trained_heads=True, got "
+                    f"{type(strategy).__name__}: leave it out."
+                )
             self.head = find_head(strategy.model, self.head)
         elif strategy.model.bn_statistics == "batch":
             raise ValueError(
@@ -144,6 +158,9 @@ class GaussianClassifierPlugin(SupervisedPlugin):
         """The classifier as one linear layer, at least in float32."""
         assert self.statistics is not None
         layer = linear_discriminants(self.statistics, shrinkage=self.shrinkage)
+        if self.trained_heads:
+            trained = strategy.model.classifiers.of_classes(self.keys)
+            layer = tuple(own + other.to(own) for own, other in zip(layer, trained, strict=True))
         dtype = torch.promote_types(next(strategy.model.parameters()).dtype, torch.float32)
         weight, bias = (part.to(strategy.device, dtype) for part in layer)
         keys = torch.tensor(self.keys)
@@ -201,23 +218,27 @@ class GaussianClassifierPlugin(SupervisedPlugin):
     def state_dict(self) -> dict[str, Any]:
         """What it knows, as tensors, numbers and strings in nested dicts."""
         return {
-            "options": [self.shrinkage, self.ridge],
+            "options": self._options,
             "keys": [list(key) for key in self.keys],
             "statistics": None if self.statistics is None else dict(vars(self.statistics)),
             "classifier": None if self._classifier is None else dict(self._classifier.state_dict()),
             "previous": None if self._previous is None else dict(self._previous.state_dict()),
         }
 
+    @property
+    def _options(self) -> list[Any]:
+        return [self.shrinkage, self.ridge, self.trained_heads]
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` told, between two experiences or amid the same one.
 
         Raises:
-            ValueError: A state of another shrinkage or ridge.
+            ValueError: A state of other options.
         """
-        if state["options"] != [self.shrinkage, self.ridge]:
+        if state["options"] != self._options:
             raise ValueError(
-                "Expected a state of a GaussianClassifierPlugin with [shrinkage, ridge] "
-                f"{[self.shrinkage, self.ridge]}, got {state['options']}."
+                "Expected a state of a GaussianClassifierPlugin with [shrinkage, ridge, "
+                f"trained_heads] {self._options}, got {state['options']}."
             )
         statistics, parts = state["statistics"], state["classifier"]
         self.keys = [(task, label) for task, label in state["keys"]]

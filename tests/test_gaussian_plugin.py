@@ -149,6 +149,25 @@ def test_the_model_answers_with_the_linear_discriminants_of_the_statistics():
     torch.testing.assert_close(logits.double(), expected, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("tasks", [((0, 1), (2, 3)), ((1, 2), (0, 1, 3))])
+def test_with_the_trained_heads_their_logits_are_added(tasks):
+    stream = tensors_stream(tasks, size=8, per_class=8)
+    answers, models = [], []
+    for trained_heads in (False, True):
+        plugin = GaussianClassifierPlugin(trained_heads=trained_heads)
+        strategy, _ = dlcpa(plugins=[plugin], classifier="linear")
+        learn(strategy, stream)
+        images, _ = batch_of(stream.test_stream[1])
+        models.append(strategy.model.eval())
+        answers.append(models[-1](images))
+    model = models[0]
+    logits = model.classifiers(model.features(images))
+    assert model.gaussian.keys != model.classifiers.keys or tasks[0] == (0, 1)
+    expected = answers[0] + model.classifiers.answer(logits)
+    torch.testing.assert_close(answers[1], expected, rtol=1e-4, atol=1e-3)
+    assert len(models[1].gaussian.layers) == 1
+
+
 def test_shrinkage_and_ridge_are_used():
     stream = tensors_stream(**SHAPE)
     kinds = [{}, {"shrinkage": 0.9}, {"ridge": math.inf}]
@@ -494,7 +513,8 @@ def test_a_state_of_the_plugin_answers_alike():
 
 def test_a_state_of_other_strengths_is_refused():
     state = GaussianClassifierPlugin(shrinkage=0.2).state_dict()
-    with pytest.raises(ValueError, match=rf"\[{SHRINKAGE}, {RIDGE}\], got \[0.2, {RIDGE}\]"):
+    own, given = rf"\[{SHRINKAGE}, {RIDGE}, False\]", rf"\[0.2, {RIDGE}, False\]"
+    with pytest.raises(ValueError, match=f"{own}, got {given}"):
         GaussianClassifierPlugin().load_state_dict(state)
 
 
