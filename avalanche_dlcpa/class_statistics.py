@@ -92,7 +92,8 @@ def merged(first: ClassStatistics, second: ClassStatistics) -> ClassStatistics:
     counts = first.counts + second.counts
     share = second.counts / counts.clamp(min=1)
     apart = second.means - first.means
-    between = apart.T @ ((first.counts * share).unsqueeze(1) * apart)
+    both = first.counts * second.counts > 0  # a batch has few of many classes
+    between = apart[both].T @ ((first.counts * share)[both].unsqueeze(1) * apart[both])
     means = first.means + share.unsqueeze(1) * apart
     return ClassStatistics(counts, means, first.scatter + second.scatter + between)
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from avalanche.models import MultiTaskModule
+from avalanche.models.dynamic_modules import TrainEvalModel
+from avalanche.models.packnet import PackNetModule
 from avalanche.training.plugins import SupervisedPlugin
 from avalanche.training.supervised import JointTraining
-from torch import Tensor
+from torch import Tensor, nn
 
 from avalanche_dlcpa.arguments import expect_ridge, expect_shrinkage
 from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
@@ -91,7 +94,7 @@ class GaussianClassifierPlugin(SupervisedPlugin):
         self._clock: Any = None
         self._classifier: TaskClassifiers | None = None  # of a model that is no DualLearner
         self._previous: FrozenExtractor | None = None
-        self._hook: Any = None
+        self._hooks: list[Any] = []
         self._features: list[Tensor] = []
 
     # Training -----------------------------------------------------------------------------------
@@ -118,11 +121,20 @@ class GaussianClassifierPlugin(SupervisedPlugin):
                     f"{type(strategy).__name__}: leave it out."
                 )
             self.head = find_head(strategy.model, self.head)
+            _check_features(strategy.model, self.head)
         elif strategy.model.bn_statistics == "batch":
             raise ValueError(
                 "Expected bn_statistics 'running' or 'recalibrated' with a Gaussian classifier, "
                 "got 'batch': the features of an image, and so the mean of a class, would depend "
                 "on the other images of a batch."
+            )
+        has_learned = strategy.clock.train_exp_counter > 0
+        if isinstance(strategy.model, DualLearner):
+            has_learned = bool(strategy.model.num_averaged > 0)
+        if has_learned and self.statistics is None:
+            raise ValueError(
+                "Expected a GaussianClassifierPlugin from the first experience on, got one after "
+                "others: it would not know their classes, whose statistics nobody kept."
             )
         self._clock = strategy.clock
 
@@ -148,22 +160,24 @@ class GaussianClassifierPlugin(SupervisedPlugin):
             )
         task_label = task_label_of(strategy.experience)
         keys = [(task_label, label) for label in classes]
-        self.statistics, self.keys = followed(
-            self.statistics, self.keys, found.to("cpu"), keys, ridge=self.ridge
-        )
-        self._previous = None
-        self._answer_with(self._fold(strategy), strategy)
+        # A checkpoint of Avalanche's may have been mapped to another device.
+        known = None if self.statistics is None else self.statistics.to("cpu")
+        statistics, keys = followed(known, self.keys, found.to("cpu"), keys, ridge=self.ridge)
+        classifier = self._fold(statistics, keys, strategy)
+        self.statistics, self.keys, self._previous = statistics, keys, None
+        self._answer_with(classifier, strategy)
 
-    def _fold(self, strategy: Any) -> TaskClassifiers:
+    def _fold(
+        self, statistics: ClassStatistics, names: list[tuple[int, int]], strategy: Any
+    ) -> TaskClassifiers:
         """The classifier as one linear layer, at least in float32."""
-        assert self.statistics is not None
-        layer = linear_discriminants(self.statistics, shrinkage=self.shrinkage)
+        layer = linear_discriminants(statistics, shrinkage=self.shrinkage)
         if self.trained_heads:
-            trained = strategy.model.classifiers.of_classes(self.keys)
+            trained = strategy.model.classifiers.of_classes(names)
             layer = tuple(own + other.to(own) for own, other in zip(layer, trained, strict=True))
         dtype = torch.promote_types(next(strategy.model.parameters()).dtype, torch.float32)
         weight, bias = (part.to(strategy.device, dtype) for part in layer)
-        keys = torch.tensor(self.keys)
+        keys = torch.tensor(names)
         return frozen_classifiers({"layers.0.weight": weight, "layers.0.bias": bias, "keys": keys})
 
     def _extractor(self, strategy: Any) -> FrozenExtractor:
@@ -181,14 +195,17 @@ class GaussianClassifierPlugin(SupervisedPlugin):
         else:
             self._classifier = None if classifier is None else classifier.eval()
 
-    def before_eval(self, strategy: Any, **kwargs: Any) -> None:
-        """Listen to what the head is given."""
+    def before_eval_forward(self, strategy: Any, **kwargs: Any) -> None:
+        """Listen to what the head is given in the forward pass that follows, the last before it."""
         self._stop_listening()
-        if self._classifier is not None:
-            self._classifier.to(strategy.device)
-            head = strategy.model.get_submodule(self.head)
-            keep = self._features.append
-            self._hook = head.register_forward_pre_hook(lambda _, inputs: keep(inputs[0]))
+        if self._classifier is None:
+            return
+        self._classifier.to(strategy.device)
+        head = strategy.model.get_submodule(self.head)
+        self._hooks = [
+            strategy.model.register_forward_pre_hook(lambda *_: self._features.clear()),
+            head.register_forward_pre_hook(lambda _, x: self._features.append(x[0].detach())),
+        ]
 
     def after_eval_forward(self, strategy: Any, **kwargs: Any) -> None:
         """Put the answer of the Gaussian classifier in the place of the model's."""
@@ -199,18 +216,23 @@ class GaussianClassifierPlugin(SupervisedPlugin):
         if len(self._features) > 1:  # a multi-task model takes the tasks of a batch one by one
             assert task_labels is not None
             features[task_labels.argsort(stable=True)] = features.clone()
-        self._features.clear()
-        self._classifier.widen(strategy.mb_output.shape[1])
-        strategy.mb_output = self._classifier.answer(self._classifier(features), task_labels)
+        self._stop_listening()
+        width = strategy.mb_output.shape[1]
+        self._classifier.widen(width)
+        answer = self._classifier.answer(self._classifier(features), task_labels)
+        if answer.shape[1] > width:  # where it knows no class of the task the model is left to it
+            knows = answer.argmax(dim=1, keepdim=True) < width
+            answer = torch.where(knows, answer[:, :width], strategy.mb_output.to(answer.dtype))
+        strategy.mb_output = answer
 
     def after_eval(self, strategy: Any, **kwargs: Any) -> None:
-        """Stop listening."""
+        """Hold nothing of an evaluation."""
         self._stop_listening()
 
     def _stop_listening(self) -> None:
-        if self._hook is not None:
-            self._hook.remove()
-        self._hook = None
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
         self._features.clear()
 
     # Checkpoints --------------------------------------------------------------------------------
@@ -246,6 +268,27 @@ class GaussianClassifierPlugin(SupervisedPlugin):
         self._classifier = None if parts is None else frozen_classifiers(parts).eval()
         if self._previous is not None and state["previous"] is not None:
             self._previous.load_state_dict(state["previous"])
+
+
+def _check_features(model: nn.Module, head: str) -> None:
+    """Refuse a model whose features depend on the task, or that answers otherwise than by a head.
+
+    Raises:
+        ValueError: It is one.
+    """
+    own = model.get_submodule(head)
+    task_wise = [
+        type(module).__name__
+        for name, module in model.named_modules()
+        if isinstance(module, MultiTaskModule | PackNetModule | TrainEvalModel)
+        and module is not own
+        and (name or not isinstance(module, MultiTaskModule) or isinstance(module, PackNetModule))
+    ]
+    if task_wise:
+        raise ValueError(
+            "Expected a model with one feature extractor for all tasks and a linear head, got one "
+            f"with {task_wise[0]}: a Gaussian classifier cannot follow its features."
+        )
 
 
 def _average_of(plugins: list[Any]) -> CumulativeParameterAveragingPlugin | None:

@@ -298,6 +298,8 @@ class DLCPAStrategy(ResumableTemplate):
                 f"{len(self.adapted_dataset)} samples for mini-batches of {self.train_mb_size}: "
                 "leave out drop_last, or lower `train_mb_size`."
             )
+        if not any(isinstance(plugin, GaussianClassifierPlugin) for plugin in self.plugins):
+            self.model.gaussian = None  # of an earlier strategy: it will not know the new classes
         classes, task_label = classes_of(self.experience), task_label_of(self.experience)
         mixed = self._has_other_samples(classes)
         if mixed and getattr(self._criterion, "reduction", "mean") != "mean":

@@ -221,7 +221,9 @@ def test_the_walker_finds_images_by_their_shape():
 # Memory -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"average_source": "momentum"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"average_source": "momentum"}, {"classifier": "gaussian"}]
+)
 def test_memory_grows_by_the_new_classifiers_only(options):
     tasks = [(2 * task, 2 * task + 1) for task in range(50)]
     stream = stream_of(tasks=tasks, per_class=4)
@@ -250,7 +252,10 @@ def test_memory_grows_by_the_new_classifiers_only(options):
     strategy.eval(stream.test_stream[0])
     kept_later, everything_later, objects_later = numbers()
     classifiers = 48 * (2 * 64 + 2)
-    assert kept_later - kept == classifiers
+    statistics = 48 * 2 * (64 + 1) if "classifier" in options else 0  # means and counts
+    layers = 2 if statistics else 1
+    assert kept_later - kept == layers * classifiers
     # beside them only the task and class label of each column
-    assert everything_later - everything <= classifiers + 48 * 2 * 2
+    most = layers * (classifiers + 48 * 2 * 2) + statistics
+    assert everything_later - everything <= most
     assert objects_later - objects < 48 * 100  # a module and its parameters take some 50

@@ -4,11 +4,14 @@ import copy
 import io
 import math
 
+import numpy as np
 import pytest
 import torch
 from avalanche.benchmarks import nc_benchmark, tensors_benchmark
 from avalanche.checkpointing import maybe_load_checkpoint, save_checkpoint
-from avalanche.models import IncrementalClassifier, as_multitask
+from avalanche.models import PNN, IncrementalClassifier, NCMClassifier, as_multitask
+from avalanche.models.dynamic_modules import TrainEvalModel
+from avalanche.models.packnet import packnet_simple_mlp
 from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin, SupervisedPlugin
 from avalanche.training.supervised import EWC, JointTraining, LwF, Naive
 from helpers import (
@@ -338,6 +341,37 @@ def test_an_experience_that_was_broken_off_starts_from_where_the_last_had_ended(
     assert_same_state(state_of(*extractors), before)
 
 
+@pytest.mark.parametrize("hook", ["before_eval_forward", "after_eval_iteration", "before_eval_exp"])
+@pytest.mark.parametrize("first", [False, True])
+def test_other_forward_passes_at_evaluation_do_not_disturb_it(hook, first):
+    def look(strategy):
+        with torch.no_grad():
+            strategy.model(torch.rand(5, 3, 8, 8))
+
+    stream = tensors_stream(**SHAPE)
+    found = []
+    for looks in (False, True):
+        plugins = [GaussianClassifierPlugin()]
+        if looks:
+            plugins.insert(0 if first else 1, Probe(**{hook: look}))
+        strategy, metrics = other(plugins=plugins)
+        learn(strategy, stream)
+        found.append(metrics[1].matrix())
+    assert np.array_equal(*found, equal_nan=True)
+
+
+def test_after_an_evaluation_that_broke_off_no_features_pile_up():
+    strategy, _ = other()
+    stream = tensors_stream(**SHAPE)
+    learn(strategy, stream, num=1)
+    strategy.plugins.append(Probe(after_eval_forward=lambda s: 1 / 0))
+    with pytest.raises(ZeroDivisionError):
+        strategy.eval(stream.test_stream)
+    for _ in range(3):
+        strategy.model(torch.rand(5, 3, 8, 8))
+    assert not gaussian_of(strategy)._features
+
+
 def test_it_is_solved_for_once_and_evaluation_is_a_linear_layer(monkeypatch):
     strategies = [dlcpa()[0], other()[0]]
     stream = tensors_stream(**SHAPE)
@@ -547,8 +581,77 @@ def test_strategies_that_do_not_suit_are_refused_before_training():
     refused(dlcpa(plugins=[GaussianClassifierPlugin()])[0], "Expected one GaussianClassifierPlugin")
     order = [GaussianClassifierPlugin(), CumulativeParameterAveragingPlugin()]
     refused(other(plugins=order)[0], r"plugins=\[average, gaussian\]")
+    refused(
+        other(plugins=[GaussianClassifierPlugin(trained_heads=True)])[0],
+        "Expected a DLCPAStrategy with trained_heads=True, got Naive",
+    )
     with pytest.raises(ValueError, match="got JointTraining"):
         other(JointTraining)[0].train(tensors_stream(**SHAPE).train_stream)
+
+
+def test_a_plugin_that_comes_late_would_not_know_the_classes_before_it():
+    stream = tensors_stream(**SHAPE)
+    naive, _ = other(plugins=[Probe()])
+    naive.train(stream.train_stream[0])
+    naive.plugins.append(GaussianClassifierPlugin())
+    dual = dlcpa(classifier="linear")[0]
+    dual.train(stream.train_stream[0])
+    for strategy in (naive, dlcpa(dual.model)[0]):
+        with pytest.raises(ValueError, match="GaussianClassifierPlugin from the first experience"):
+            strategy.train(stream.train_stream[1])
+
+
+def test_a_linear_strategy_does_not_answer_with_an_earlier_gaussian():
+    stream = tensors_stream(**SHAPE)
+    gaussian = learn(dlcpa()[0], stream, num=1)
+    strategy, metrics = dlcpa(gaussian.model, classifier="linear", train_epochs=5)
+    assert strategy.model.gaussian is not None
+    learn(strategy, stream)
+    assert strategy.model.gaussian is None
+    assert metrics[1].matrix()[-1, 1] > 0.5
+
+
+def task_wise_models():
+    network = SmallCNN(head=nn.Identity())
+    return {
+        "PNN": PNN(num_layers=2, in_features=192, hidden_features_per_column=8),
+        "PackNetModel": packnet_simple_mlp(num_classes=6, input_size=192, hidden_size=8),
+        "TrainEvalModel": TrainEvalModel(network, nn.Linear(64, 6), NCMClassifier()),
+    }
+
+
+@pytest.mark.parametrize("name", ["PNN", "PackNetModel", "TrainEvalModel"])
+def test_models_whose_features_depend_on_the_task_are_refused(name):
+    strategy, _ = other(model=task_wise_models()[name])
+    refused(strategy, "one feature extractor for all tasks and a linear head, got one with (PNN|PackNet|TrainEval)")
+
+
+def test_criteria_with_a_weight_for_each_class_can_judge_untrained_tasks():
+    stream = STREAMS["nc with task labels"](per_class=12, size=8)
+    strategy, _ = other(model=as_multitask(SmallCNN(), "fc"))
+    strategy.train(stream.train_stream[0])
+    width = len(strategy.model.eval()(torch.rand(1, 3, 8, 8), 0)[0])
+    widths = Probe(after_eval_iteration=lambda s: s.mb_output.shape[1])
+    strategy.plugins.append(widths)
+    strategy.eval(stream.test_stream)
+    assert set(widths.seen["after_eval_iteration"]) == {width}
+
+
+def test_what_cannot_be_solved_leaves_everything_as_it_was(monkeypatch):
+    strategy, _ = dlcpa()
+    stream = tensors_stream(**SHAPE)
+    learn(strategy, stream, num=1)
+    plugin = gaussian_of(strategy)
+    before = plugin.statistics
+
+    def fails(*_, **__):
+        raise ValueError("too low a value")
+
+    monkeypatch.setattr(gaussian_plugin, "linear_discriminants", fails)
+    with pytest.raises(ValueError, match="too low a value"):
+        strategy.train(stream.train_stream[1])
+    assert plugin.statistics is before
+    assert len(plugin.keys) == 2
 
 
 def test_a_second_strategy_is_refused():
