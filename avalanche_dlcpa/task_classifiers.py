@@ -63,14 +63,6 @@ class TaskClassifiers(nn.Module):
         weight, bias = side_by_side(self.linears)
         return weight.detach()[columns], None if bias is None else bias.detach()[columns]
 
-    def of_classes(self, keys: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-        """Weight (k, D) and bias (k,) of some classes, each a (task label, class label), copies."""
-        column_of = {key: column for column, key in enumerate(self.keys)}
-        columns = [column_of[key] for key in keys]
-        weight, bias = side_by_side(self.linears)
-        bias = weight.new_zeros(len(weight)) if bias is None else bias
-        return weight.detach()[columns], bias.detach()[columns]
-
     def add(self, task_label: int, classes: list[int], *, pack: bool = False) -> None:
         """Add a classifier for those of the classes that have none yet.
 
