@@ -54,9 +54,9 @@ class GaussianClassifierPlugin(SupervisedPlugin):
 
     Args:
         shrinkage: Of the covariance, see `linear_discriminants`; above 0, at most 1.
-        ridge: Of the map, see `drift_map`; above 0. Experiences with fewer images than features have
-            dimensions want a stronger one than the default. ``math.inf`` moves all means by the
-            difference of the mean features, and leaves the covariance.
+        ridge: Of the map, see `drift_map`; above 0. Where an experience has fewer images than the
+            features have dimensions, a stronger one than the default is wanted. ``math.inf`` moves
+            all means by the difference of the mean features, and leaves the covariance.
         head: Name of the last linear layer; None: see `find_head`. Not for `DLCPAStrategy`.
 
     Attributes:
