@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import throughput_report as report
+from benchmarks.loading import load_results
 from benchmarks.markup import as_markdown
 from benchmarks.phases import PHASES
+from benchmarks.tables import comparison_table
 
 ROOT = Path(__file__).parents[1]
 
@@ -87,3 +89,11 @@ def test_every_figure_from_the_command_line(tmp_path, monkeypatch, capsys):
     assert "| 100 | 1000 | 20.4 | 20.0 | 1.020 | 100 | 2000 |" in said
     shares = [line for line in said.splitlines() if line.startswith(f"| {name} | 1.0 | 1.0 |")]
     assert len(shares) == 1
+
+
+def test_what_bfloat16_does_to_accuracy_is_told_as_measured():
+    results, skipped = load_results(ROOT / "benchmarks" / "results" / "precision")
+    assert not skipped
+    assert {len({r["provenance"]["commit"] for r in results}), len(results)} == {1, 4}
+    table = as_markdown(comparison_table(results))
+    assert table in (ROOT / "benchmarks" / "README.md").read_text()
