@@ -70,7 +70,8 @@ def load_learned_state_(strategy: DLCPAStrategy, state: dict[str, Any]) -> None:
             owner.load_state_dict(own)
     for name, owner in _users_parts(strategy).items():
         for attribute, saved in state["attributes"][name].items():
-            setattr(owner, attribute, restore(getattr(owner, attribute, None), saved))
+            if _is_kept(attribute):  # whatever the file says
+                setattr(owner, attribute, restore(getattr(owner, attribute, None), saved))
     strategy._at_least_two.warned = state["has_warned_of_one"]
     if now is not None:
         now.last_good.keep()
@@ -142,11 +143,15 @@ def _users_parts(strategy: DLCPAStrategy) -> dict[str, Any]:
     return {"ssl": strategy.ssl, "views": strategy.views, "criterion": strategy._criterion}
 
 
+def _is_kept(name: str) -> bool:
+    return not name.startswith("__") and name not in _OF_ANY_MODULE
+
+
 def _attributes_of(owner: Any, path: str) -> dict[str, Any]:
     """Those beside ``state_dict`` that a checkpoint can hold, such as a counter."""
     found = {}
     for name, value in getattr(owner, "__dict__", {}).items():
-        if name not in _OF_ANY_MODULE:
+        if _is_kept(name):
             with contextlib.suppress(NoPlainStateError):
                 found[name] = capture(value, f"{path}.{name}")
     return found

@@ -148,7 +148,7 @@ def expect_finite_logits(strategy: Any) -> None:
             f"Expected finite logits at evaluation, got NaN or infinity for {int(strange.sum())} "
             f"of {len(strange)} images of a mini-batch of experience "
             f"{experience.current_experience} of {experience.origin_stream.name}: look for corrupt "
-            "images there. Nothing was changed."
+            "images there, or, if it is all of them, lower the learning rate. Nothing was changed."
         )
 
 

@@ -373,6 +373,21 @@ def test_what_heads_and_views_of_ones_own_count_is_kept(tmp_path):
     )
 
 
+def test_a_file_cannot_change_what_a_head_is(tmp_path):
+    broken_off(tmp_path, ssl=CountingHead, views=lambda x: (x, x.flip(-1)))
+    folder = CheckpointFolder(tmp_path)
+    state = folder.read()
+    wrong = {"_modules": {"kind": "mapping", "items": []}, "__class__": "int", "steps": 7}
+    state["learned"]["attributes"]["ssl"] = wrong
+    folder.write({name: part for name, part in state.items() if name != "format"})
+    again = Run(ssl=CountingHead, views=lambda x: (x, x.flip(-1)))
+    modules = again.strategy.ssl._modules
+    again.strategy.resume(tmp_path)
+    assert type(again.strategy.ssl) is CountingHead
+    assert again.strategy.ssl._modules is modules
+    assert again.strategy.ssl.steps == 7
+
+
 class LabelNoise(SupervisedPlugin):
     def before_training_iteration(self, strategy, **kwargs):
         strategy.mbatch[1] = strategy.mbatch[1].flip(0)
