@@ -260,18 +260,12 @@ def _check_features(model: nn.Module, head: str) -> None:
     Raises:
         ValueError: It is one.
     """
-    own = model.get_submodule(head)
-    task_wise = [
-        type(module).__name__
-        for name, module in model.named_modules()
-        if isinstance(module, MultiTaskModule | PackNetModule | TrainEvalModel)
-        and module is not own
-        and (name or not isinstance(module, MultiTaskModule) or isinstance(module, PackNetModule))
-    ]
-    if task_wise:
+    kinds = PackNetModule | TrainEvalModel
+    inside = [m for m in model.modules() if m not in (model, model.get_submodule(head))]
+    if isinstance(model, kinds) or any(isinstance(m, kinds | MultiTaskModule) for m in inside):
         raise ValueError(
-            "Expected a model with one feature extractor for all tasks and a linear head, got one "
-            f"with {task_wise[0]}: a Gaussian classifier cannot follow its features."
+            "Expected a model with one feature extractor for all tasks and a linear head, got "
+            f"{type(model).__name__}: a Gaussian classifier cannot follow its features."
         )
 
 

@@ -176,11 +176,11 @@ class ResumableTemplate(SupervisedTemplate):
         """After the last call that had ended, be as it was then, but for an experience begun."""
         if run.is_replaying or run.restored is None:
             return
+        state = run.restored
         if run.position is None:  # else `_go_on` does it
-            self._load(run.restored, amid=False)  # the script may have changed what it had changed
-        set_random_states(run.restored["random"], self.device)
-        if run.position is None:
+            self._load(state, amid=False)  # the script may have changed what it had changed
             run.restored = None
+        set_random_states(state["random"], self.device)
 
     def eval(self, exp_list: Any, **kwargs: Any) -> dict[str, Any]:
         """Evaluate; see Avalanche's `SupervisedTemplate`, and `resume`.

@@ -26,7 +26,7 @@ from avalanche.logging import BaseLogger
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.utils import ParamData
 from torch import Tensor
-from torch.nn import Buffer, Parameter
+from torch.nn import Parameter
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _CONSTANT = (
@@ -133,7 +133,7 @@ def capture(value: Any, path: str, *, parts: Collection[int] = ()) -> Any:
 
 def _is_plain_tensor(value: Any) -> bool:
     """Whether it is no tensor of a class of its own, which no file of plain data can hold."""
-    return isinstance(value, Tensor) and type(value) in (Tensor, Parameter, Buffer)
+    return type(value) in (Tensor, Parameter)
 
 
 def objects_in(captured: Any, path: str = "") -> Iterator[str]:
