@@ -88,6 +88,10 @@ GRIDS: dict[str, dict[str, list[Grid]]] = {
             {"lr": [0.005, 0.01, 0.02], "classifier_lr": [0.05], "queue_size": [1024]},
             {"lr": [0.01], "classifier_lr": [0.1], "queue_size": [1024]},
         ],
+        "dlcpa-a": [
+            {"lr": [0.005, 0.01, 0.02], "classifier_lr": [0.05]},
+            {"lr": [0.01], "classifier_lr": [0.1]},
+        ],
     },
     "lab-cifar100-10": {
         **_baselines([0.02, 0.05, 0.1, 0.2], few=[0.03, 0.1]),
