@@ -2,7 +2,7 @@
 
 Where a stream's transforms are recognised, the images of an experience are read once, and gathered
 and transformed in batches: samples of the same distribution as from Avalanche's loader, in the same
-order. Everywhere else Avalanche's loader stays as it is.
+order. Everywhere else Avalanche's loader reads them, see `seeded_loader`.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ def cached(loader: Any, *, device: torch.device, most_bytes: float = DEFAULT_CAC
         most_bytes: Most memory that the images may take; above it there is a warning.
 
     Returns:
-        A `CachedLoader`, or the given loader itself: with worker processes, an own `collate_fn` or
-        sampler, several tasks, transforms or datasets that are not recognised, or images that
-        differ in size.
+        A `CachedLoader`, which leaves worker processes nothing to do; or the given loader itself:
+        with an own `collate_fn` or sampler, several tasks, transforms or datasets that are not
+        recognised, or images that differ in size.
     """
     try:
         plain = _plain_loader(loader)
@@ -122,8 +122,8 @@ def _plain_loader(loader: Any) -> Any:
     dataset = loader.dataset if type(loader) is DataLoader else None
     if not isinstance(dataset, AvalancheDataset):
         raise NotRecognizedError(f"a {type(loader).__name__}, or several tasks")
-    if loader.num_workers or loader.collate_fn is not default_collate:
-        raise NotRecognizedError("worker processes, or an own `collate_fn`")
+    if loader.collate_fn is not default_collate:
+        raise NotRecognizedError("an own `collate_fn`")
     sampler = loader.sampler
     is_usual = type(sampler) in (RandomSampler, SequentialSampler)
     is_usual = is_usual and type(loader.batch_sampler) is BatchSampler and loader.generator is None

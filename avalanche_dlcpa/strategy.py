@@ -47,6 +47,7 @@ from avalanche_dlcpa.plugin_guards import check_plugins
 from avalanche_dlcpa.precision import PRECISIONS, autocast
 from avalanche_dlcpa.resumption import ResumableTemplate
 from avalanche_dlcpa.schedules import ExperienceSchedule, SchedulerFactory
+from avalanche_dlcpa.seeded_loader import seeded
 from avalanche_dlcpa.self_supervised import HEADS, SelfSupervisedHead, make_head
 from avalanche_dlcpa.stable_file import checksum_of
 from avalanche_dlcpa.stable_loading import (
@@ -349,10 +350,16 @@ class DLCPAStrategy(ResumableTemplate):
 
     def _fast_loader(self) -> Any:
         """The loader of this experience, from memory if nobody but us has chosen its data."""
-        is_ours = self.dataloader is self._own_loader and self.adapted_dataset is self._own_dataset
-        if not is_ours or not self.image_cache_bytes:
-            return self.dataloader
-        return cached(self.dataloader, device=self.device, most_bytes=self.image_cache_bytes)
+        loader = self.dataloader
+        is_ours = loader is self._own_loader and self.adapted_dataset is self._own_dataset
+        if is_ours and self.image_cache_bytes:
+            loader = cached(loader, device=self.device, most_bytes=self.image_cache_bytes)
+        return seeded(loader)
+
+    def make_eval_dataloader(self, **kwargs: Any) -> None:
+        """Make Avalanche's loader, with random transforms that do not depend on its workers."""
+        super().make_eval_dataloader(**kwargs)
+        self.dataloader = seeded(self.dataloader)
 
     def _has_other_samples(self, classes: list[int]) -> bool:
         """Whether a plugin mixes samples of earlier tasks into the mini-batches (replay)."""

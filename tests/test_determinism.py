@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 from avalanche.benchmarks import dataset_benchmark
+from avalanche.evaluation.metrics import loss_metrics
+from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin
 from helpers import (
     PILImages,
     SmallCNN,
@@ -112,24 +114,65 @@ class ShiftsAtRandom(nn.Module):
         return image + 0.1 * (random.random() + np.random.rand() + torch.rand(1))
 
 
-def drawing_stream():
+class ToTensorOfItsOwn(ToTensor):
+    """Is no transform that the image cache knows, and runs where the loader reads."""
+
+
+def drawing_stream(*more, to_tensor=ToTensorOfItsOwn):
     def dataset(classes):
         images = PILImages(*samples(classes, size=8, per_class=8))
-        images.transform = Compose([RandomCrop(8, padding=1), ToTensor(), ShiftsAtRandom()])
+        images.transform = Compose([RandomCrop(8, padding=1), to_tensor(), *more])
         return images
 
     parts = [dataset(classes) for classes in ((0, 1), (2, 3))]
     return dataset_benchmark(parts, parts)
 
 
+DRAWING = {
+    "the cache's": lambda: drawing_stream(to_tensor=ToTensor),
+    "torch's": drawing_stream,
+    "of all generators": lambda: drawing_stream(ShiftsAtRandom()),
+}
+
+
 @pytest.mark.filterwarnings("ignore:Found no Normalize")
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_random_transforms_repeat_with_the_same_number_of_workers(num_workers):
-    first, second = (
-        run(stream=drawing_stream(), num_workers=num_workers, evaluations=evaluations)
-        for evaluations in (0, 1)
+@pytest.mark.parametrize("name", DRAWING)
+def test_random_transforms_do_not_depend_on_the_workers(name):
+    reference, *others = (
+        run(stream=DRAWING[name](), num_workers=num_workers, evaluations=evaluations)
+        for num_workers, evaluations in ((0, 0), (1, 0), (2, 1), (0, 1))
     )
-    assert_same_state(first, second)
+    assert digest(run(stream=DRAWING[name](), seed=4)) != digest(reference)
+    for other in others:
+        assert_same_state(other, reference)
+
+
+@pytest.mark.filterwarnings("ignore:Found no Normalize")
+def test_an_evaluation_with_random_transforms_does_not_depend_on_the_workers():
+    evaluator = EvaluationPlugin(loss_metrics(experience=True))
+    strategy = strategy_of(SmallCNN(), ssl=None, evaluator=evaluator)
+    stream = drawing_stream(ShiftsAtRandom())
+    strategy.train(stream.train_stream[0])
+    losses = []
+    for num_workers in (0, 1, 2):
+        found = strategy.eval(stream.test_stream[:1], num_workers=num_workers)
+        losses += [value for name, value in found.items() if name.startswith("Loss_Exp")]
+    assert len(losses) == 3
+    assert len(set(losses)) == 1
+
+
+@pytest.mark.filterwarnings("ignore:Found no Normalize")
+def test_replay_with_random_transforms_does_not_depend_on_the_workers():
+    reference, *others = (
+        run(
+            stream=drawing_stream(ShiftsAtRandom()),
+            num_workers=num_workers,
+            plugins=[ReplayPlugin(mem_size=8)],
+        )
+        for num_workers in (0, 1, 2)
+    )
+    for other in others:
+        assert_same_state(other, reference)
 
 
 # The function -------------------------------------------------------------------------------------

@@ -239,12 +239,26 @@ class Noisy(WithTargets):
         return image + 0.1 * torch.rand(1) + 0.1 * random.random() + 0.1 * np.random.rand(), label
 
 
+def noisy_stream():
+    train, test = Noisy(*samples(range(4), per_class=20, size=8)), WithTargets(*samples(range(4)))
+    return nc_benchmark(train, test, n_experiences=2, task_labels=False, shuffle=False)
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_on_a_stream_that_draws(tmp_path, num_workers):
-    train, test = Noisy(*samples(range(4), per_class=20, size=8)), WithTargets(*samples(range(4)))
-    stream = nc_benchmark(train, test, n_experiences=2, task_labels=False, shuffle=False)
-    options = {"stream": stream, "loader": {"num_workers": num_workers}}
+    options = {"stream": noisy_stream(), "loader": {"num_workers": num_workers}}
     check_resuming(tmp_path, (2, 12), **options, ssl=lambda: small_head("simclr"))
+
+
+def test_with_another_number_of_workers_than_before(tmp_path):
+    stream = noisy_stream()
+    whole = Run(stream=stream).go()
+    run = Run(stream=stream)
+    run.strategy.resume(tmp_path, **EVERY)
+    assert run.break_off_after(12)  # amid an epoch of the second experience
+    again = Run(stream=stream, loader={"num_workers": 2})
+    assert again.strategy.resume(tmp_path, **EVERY) == 1
+    again.go().assert_same_as(whole)
 
 
 def test_schedules_go_on_amid_an_experience(tmp_path):
