@@ -61,16 +61,10 @@ def expect_decay(ema_decay: Any) -> None:
         raise ValueError(f"Expected `ema_decay` to be at least 0 and below 1, got {ema_decay!r}.")
 
 
-def expect_shrinkage(shrinkage: Any) -> None:
-    """Refuse a shrinkage with which a covariance of few features could not be inverted."""
-    if not isinstance(shrinkage, numbers.Real) or not 0 < float(shrinkage) <= 1:
-        raise ValueError(f"Expected `shrinkage` to be above 0 and at most 1, got {shrinkage}.")
-
-
-def expect_ridge(ridge: Any) -> None:
-    """Refuse a strength of ridge regression that few features would leave without a solution."""
-    if not isinstance(ridge, numbers.Real) or not float(ridge) > 0:
-        raise ValueError(f"Expected `ridge` to be above 0, got {ridge}.")
+def expect_prior(prior: Any, name: str) -> None:
+    """Refuse a prior with which a covariance of few features could not be inverted."""
+    if not isinstance(prior, numbers.Real) or not float(prior) > 0:
+        raise ValueError(f"Expected `{name}` to be above 0, got {prior}.")
 
 
 def expect_bytes(image_cache_bytes: Any) -> None:

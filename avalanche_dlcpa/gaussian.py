@@ -86,13 +86,42 @@ def moved(statistics: ClassStatistics, drift: DriftMap) -> ClassStatistics:
     )
 
 
+def ridge_of(pairs: ClassStatistics, *, prior: float) -> float:
+    """Ridge of a `drift_map`, as if ``prior`` images for each dimension had not moved.
+
+    Example:
+        >>> from avalanche_dlcpa.class_statistics import class_statistics
+        >>> images = torch.rand(100, 8)
+        >>> pairs = class_statistics(images, torch.zeros(100, dtype=torch.long), num_classes=1)
+        >>> ridge_of(pairs, prior=0.5)
+        0.02
+    """
+    return prior * (pairs.num_features // 2) / pairs.counts.sum().item()
+
+
+def shrinkage_of(statistics: ClassStatistics, *, prior: float) -> float:
+    """Shrinkage of a covariance, as if ``prior`` images more for each dimension had shown a sphere.
+
+    Example:
+        >>> from avalanche_dlcpa.class_statistics import class_statistics
+        >>> images = torch.rand(100, 8)
+        >>> one = class_statistics(images, torch.zeros(100, dtype=torch.long), num_classes=1)
+        >>> shrinkage_of(one, prior=12.5)
+        0.5
+    """
+    if prior == math.inf:
+        return 1.0
+    more = prior * statistics.num_features
+    return more / (statistics.counts.sum().item() + more)
+
+
 def followed(
     statistics: ClassStatistics | None,
     keys: Sequence[Key],
     found: ClassStatistics,
     new_keys: Sequence[Key],
     *,
-    ridge: float | None,
+    map_prior: float | None,
 ) -> tuple[ClassStatistics, list[Key]]:
     """Statistics of all classes after an experience, in the space of the new features.
 
@@ -102,14 +131,15 @@ def followed(
         found: Of the experience's images: old and new features side by side, (B, 2 D); in the first
             experience new ones alone, (B, D).
         new_keys: The names of its classes, which may be among those of earlier ones.
-        ridge: Of the map, see `drift_map`; None: old statistics stay as they are.
+        map_prior: Of the map, see `ridge_of`; None: old statistics stay as they are.
 
     Returns:
         The statistics, and the names of their classes, new ones last.
     """
     if statistics is None:
         return found, list(new_keys)
-    if ridge is not None:
+    if map_prior is not None:
+        ridge = ridge_of(found, prior=map_prior)
         statistics = moved(statistics, drift_map(found, ridge=ridge))
     return joined(statistics, keys, new_half(found), new_keys)
 

@@ -15,21 +15,21 @@ from avalanche.training.plugins import SupervisedPlugin
 from avalanche.training.supervised import JointTraining
 from torch import Tensor, nn
 
-from avalanche_dlcpa.arguments import expect_ridge, expect_shrinkage
+from avalanche_dlcpa.arguments import expect_prior
 from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
 from avalanche_dlcpa.class_statistics import ClassStatistics
 from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.experiences import task_label_of
 from avalanche_dlcpa.frozen_extractor import FrozenExtractor, experience_statistics
-from avalanche_dlcpa.gaussian import followed, linear_discriminants
+from avalanche_dlcpa.gaussian import followed, linear_discriminants, shrinkage_of
 from avalanche_dlcpa.model_head import find_head
 from avalanche_dlcpa.task_classifiers import TaskClassifiers, frozen_classifiers
 from avalanche_dlcpa.training_guards import preserved_random_states
 
 # The best of 54 combinations on the validation split of real CIFAR-100 (DLCPA with MoCoV2, 10 tasks
 # of 2,000 images, D = 128, three seeds): `python -m benchmarks.gaussian --validation`.
-SHRINKAGE = 0.03
-RIDGE = 0.01
+COVARIANCE_PRIOR = 4.0
+MAP_PRIOR = 0.2
 
 
 class GaussianClassifierPlugin(SupervisedPlugin):
@@ -53,10 +53,10 @@ class GaussianClassifierPlugin(SupervisedPlugin):
     features are those of the averaged model.
 
     Args:
-        shrinkage: Of the covariance, see `linear_discriminants`; above 0, at most 1.
-        ridge: Of the map, see `drift_map`; above 0. Where an experience has fewer images than the
-            features have dimensions, a stronger one than the default is wanted. ``math.inf`` moves
-            all means by the difference of the mean features, and leaves the covariance.
+        covariance_prior: Images for each dimension that stand against the covariance, see
+            `shrinkage_of`; above 0. With ``math.inf`` the nearest class mean wins.
+        map_prior: Images for each dimension that stand against the map, see `ridge_of`; above 0.
+            ``math.inf`` moves all means by the difference of the mean features.
         head: Name of the last linear layer; None: see `find_head`. Not for `DLCPAStrategy`.
 
     Attributes:
@@ -65,21 +65,25 @@ class GaussianClassifierPlugin(SupervisedPlugin):
             the first experience.
 
     Raises:
-        ValueError: ``shrinkage`` or ``ridge`` out of range; in training: a strategy that does not
-            suit, or features that are not finite.
+        ValueError: A prior out of range; in training: a strategy that does not suit, or features
+            that are not finite.
 
     Example:
         ``EWC(..., plugins=[GaussianClassifierPlugin()])``
     """
 
     def __init__(
-        self, *, shrinkage: float = SHRINKAGE, ridge: float = RIDGE, head: str | None = None
+        self,
+        *,
+        covariance_prior: float = COVARIANCE_PRIOR,
+        map_prior: float = MAP_PRIOR,
+        head: str | None = None,
     ):
         super().__init__()
-        expect_shrinkage(shrinkage)
-        expect_ridge(ridge)
-        self.shrinkage = float(shrinkage)
-        self.ridge = float(ridge)
+        expect_prior(covariance_prior, "covariance_prior")
+        expect_prior(map_prior, "map_prior")
+        self.covariance_prior = float(covariance_prior)
+        self.map_prior = float(map_prior)
         self.head = head
         self.keys: list[tuple[int, int]] = []
         self.statistics: ClassStatistics | None = None
@@ -149,7 +153,8 @@ class GaussianClassifierPlugin(SupervisedPlugin):
         keys = [(task_label, label) for label in classes]
         # A checkpoint of Avalanche's may have been mapped to another device.
         known = None if self.statistics is None else self.statistics.to("cpu")
-        statistics, keys = followed(known, self.keys, found.to("cpu"), keys, ridge=self.ridge)
+        now = found.to("cpu")
+        statistics, keys = followed(known, self.keys, now, keys, map_prior=self.map_prior)
         classifier = self._fold(statistics, keys, strategy)
         self.statistics, self.keys, self._previous = statistics, keys, None
         self._answer_with(classifier, strategy)
@@ -158,7 +163,8 @@ class GaussianClassifierPlugin(SupervisedPlugin):
         self, statistics: ClassStatistics, names: list[tuple[int, int]], strategy: Any
     ) -> TaskClassifiers:
         """The classifier as one linear layer, at least in float32."""
-        layer = linear_discriminants(statistics, shrinkage=self.shrinkage)
+        shrinkage = shrinkage_of(statistics, prior=self.covariance_prior)
+        layer = linear_discriminants(statistics, shrinkage=shrinkage)
         dtype = torch.promote_types(next(strategy.model.parameters()).dtype, torch.float32)
         weight, bias = (part.to(strategy.device, dtype) for part in layer)
         keys = torch.tensor(names)
@@ -233,7 +239,7 @@ class GaussianClassifierPlugin(SupervisedPlugin):
 
     @property
     def _options(self) -> list[Any]:
-        return [self.shrinkage, self.ridge]
+        return [self.covariance_prior, self.map_prior]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` told, between two experiences or amid the same one.
@@ -243,7 +249,7 @@ class GaussianClassifierPlugin(SupervisedPlugin):
         """
         if state["options"] != self._options:
             raise ValueError(
-                "Expected a state of a GaussianClassifierPlugin with [shrinkage, ridge] "
+                "Expected a state of a GaussianClassifierPlugin with priors "
                 f"{self._options}, got {state['options']}."
             )
         statistics, parts = state["statistics"], state["classifier"]

@@ -4,8 +4,9 @@
 
 trains a method once, keeping its network after every experience, and judges on the same features,
 after every experience, the trained heads and every Gaussian variant (`gaussian_variants`). With
-``--validation`` it judges every combination of shrinkage and ridge on the validation split instead,
-to choose from. Networks that are there are not trained again. One JSON a judgement, for
+``--validation`` it judges every combination of priors on the validation split instead, to choose
+from. Networks that are there are not trained again. With ``--images-per-class`` the Gaussian
+classifiers have but some of the images that the network was trained on. One JSON a judgement, for
 `benchmarks.gaussian_report`. The oracle alone looks at images of old classes, and only here.
 """
 
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 
-from avalanche_dlcpa.gaussian_plugin import RIDGE, SHRINKAGE
+from avalanche_dlcpa.gaussian_plugin import COVARIANCE_PRIOR, MAP_PRIOR
 from benchmarks.gaussian_judge import Judge
 from benchmarks.gaussian_training import RECORD, StudiedTraining
 from benchmarks.gaussian_variants import Combinations, Variants
@@ -27,6 +28,7 @@ from benchmarks.json_file import save_json
 from benchmarks.origin import origin_of
 from benchmarks.run import add_run_arguments
 
+HOW = ("validation", "images_per_class", "dataset_root", "device")
 Result = dict[str, Any]
 
 
@@ -35,6 +37,7 @@ def study(
     networks: Path,
     *,
     validation: bool = False,
+    images_per_class: int | None = None,
     dataset_root: str | None = None,
     device: str = "cpu",
     command: list[str] | None = None,
@@ -45,8 +48,9 @@ def study(
         training: What to train.
         networks: Folder that keeps the network after each experience; where they are already,
             nothing is trained.
-        validation: Whether to judge, on the validation split, every combination of shrinkage and
-            ridge in the place of the variants.
+        validation: Whether to judge, on the validation split, every combination of priors in the
+            place of the variants.
+        images_per_class: That the Gaussian classifiers learn from; None: all.
         dataset_root: Folder of the data; None: Avalanche's default.
         device: Where to train.
         command: For the provenance.
@@ -65,15 +69,19 @@ def study(
     record = json.loads((networks / RECORD).read_text(encoding="utf-8"))
     stream = training.stream(dataset_root)
     judge = Judge(
-        Combinations() if validation else Variants(shrinkage=SHRINKAGE, ridge=RIDGE),
+        Combinations()
+        if validation
+        else Variants(covariance_prior=COVARIANCE_PRIOR, map_prior=MAP_PRIOR),
         stream.valid_stream if validation else stream.test_stream,
+        images_per_class=images_per_class,
     )
     for step in range(training.plan.num_experiences):
         judge.judge(training.network(step, networks, device=device), stream.train_stream[step])
     return {
         **training.words,
-        "shrinkage": SHRINKAGE,
-        "ridge": RIDGE,
+        "images_per_class": images_per_class,
+        "covariance_prior": COVARIANCE_PRIOR,
+        "map_prior": MAP_PRIOR,
         "judged_on": "valid_stream" if validation else "test_stream",
         "training_seconds": record["training_seconds"],
         "plugin_seconds": record["plugin_seconds"],
@@ -93,6 +101,9 @@ def main() -> None:
     parser.add_argument(
         "--validation", action="store_true", help="judge all combinations on the validation split"
     )
+    parser.add_argument(
+        "--images-per-class", type=int, help="to learn Gaussian classifiers from; default: all"
+    )
     parser.add_argument("--out", type=Path, default=Path("results/gaussian"))
     parser.add_argument(
         "--networks", type=Path, help="folder that keeps the networks of all runs; default: in out"
@@ -106,7 +117,7 @@ def main() -> None:
     for name, value in words.items():
         shown = name not in ("dataset_root", "device") and value is not None and value is not False
         command += [f"--{name.replace('_', '-')}", *([] if value is True else [f"{value}"])] * shown
-    how = {name: words.pop(name) for name in ("validation", "dataset_root", "device")}
+    how = {name: words.pop(name) for name in HOW}
     try:
         training = StudiedTraining(**words)
         folder = (networks or out / "networks") / training.name
@@ -114,6 +125,8 @@ def main() -> None:
     except ValueError as error:
         parser.error(str(error))
     kind = "validation" if how["validation"] else "variants"
+    if how["images_per_class"] is not None:
+        kind += f"_images={how['images_per_class']}"
     print(f"wrote {save_json(result, out / f'{training.name}_{kind}.json')}")
 
 

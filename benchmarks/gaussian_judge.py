@@ -27,10 +27,17 @@ class Judge:
     Args:
         learner: The Gaussian classifiers.
         stream: To judge on; experience i of it holds the classes of the i-th one learned.
+        images_per_class: That the Gaussian classifiers learn from, the first of each; None: all.
     """
 
-    def __init__(self, learner: Variants | Combinations, stream: Any):
-        self.learner, self.stream = learner, stream
+    def __init__(
+        self,
+        learner: Variants | Combinations,
+        stream: Any,
+        *,
+        images_per_class: int | None = None,
+    ):
+        self.learner, self.stream, self.images_per_class = learner, stream, images_per_class
         self._learned: list[Any] = []
         self._before: FrozenExtractor | None = None
         self._accuracies: dict[tuple[str, str], dict[tuple[int, int], float]]
@@ -39,7 +46,7 @@ class Judge:
     def judge(self, network: LearnedNetwork, experience: Any) -> None:
         """Learn from the features after an experience, and judge on all experiences so far."""
         now = network.extractor
-        images, labels = images_and_labels(experience)
+        images, labels = self._few(experience)
         features = _features(now, images)
         before = None if self._before is None else _features(self._before, images)
         weight, bias = (part.detach() for part in (network.head.weight, network.head.bias))
@@ -55,11 +62,19 @@ class Judge:
         for task in range(len(self._learned)):
             self._judge_on(task, network)
 
+    def _few(self, experience: Any) -> tuple[Tensor, Tensor]:
+        """The images to learn from, with their labels."""
+        images, labels = images_and_labels(experience)
+        same = labels.unsqueeze(1) == labels
+        place = (same & torch.ones_like(same).tril(-1)).sum(dim=1)  # among those of its class
+        rows = place < (self.images_per_class or len(labels))
+        return images[rows], labels[rows]
+
     def _statistics_of_all(self, now: FrozenExtractor) -> ClassStatistics:
         """Of all images of all classes met so far, which no exemplar-free method has."""
         total = None
         for experience in self._learned:
-            images, labels = images_and_labels(experience)
+            images, labels = self._few(experience)
             columns = torch.tensor([self.learner.classes.index(k) for k in labels.tolist()])
             num_classes = len(self.learner.classes)
             own = class_statistics(_features(now, images), columns, num_classes=num_classes)

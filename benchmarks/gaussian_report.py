@@ -3,13 +3,14 @@
     python -m benchmarks.gaussian_report results/gaussian
 
 writes ``gaussian.md`` into the folder: all methods side by side, then every variant and a figure
-for each; of runs on the validation split, the combinations of shrinkage and ridge, the best first.
+for each; of judgements on the validation split, the combinations of priors, the best first.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ from benchmarks.gaussian_variants import TITLES
 from benchmarks.markup import NOTHING, Entry, Row, Table, as_markdown
 from benchmarks.methods import METHODS
 from benchmarks.settings import SETTINGS
-from benchmarks.summaries import measure_of, percent, summarize, with_deviation
+from benchmarks.summaries import measure_of, percent, with_deviation
 
 DRAWN = {
     "linear": "linear heads",
@@ -35,6 +36,7 @@ DRAWN = {
 COLUMNS = [(scenario, measure) for measure in ("ACC", "BWT") for scenario in SCENARIOS]
 Result = dict[str, Any]
 Group = tuple[str, str]  # setting, method
+SHOWN = 20  # combinations
 
 
 def load(folder: Path, judged_on: str) -> dict[Group, list[Result]]:
@@ -49,7 +51,7 @@ def load(folder: Path, judged_on: str) -> dict[Group, list[Result]]:
     for result in sorted(results, key=lambda r: (order.index(r["method"]), r["seed"])):
         if result["judged_on"] == judged_on:
             found.setdefault((result["setting"], result["method"]), []).append(result)
-    shared = ("hyperparameters", "shrinkage", "ridge", "epochs", "num_experiences")
+    shared = ("hyperparameters", "covariance_prior", "map_prior", "epochs", "num_experiences")
     for group, runs in found.items():
         if any(run["variants"].keys() != runs[0]["variants"].keys() for run in runs):
             raise ValueError(
@@ -98,7 +100,7 @@ def variants_table(runs: Sequence[Result]) -> Table:
         title=_title(first),
         notes=(
             f"{len(runs)} seeds, {first['num_experiences']} experiences, {first['epochs']} epochs; "
-            f"shrinkage {first['shrinkage']}, ridge {first['ridge']}.",
+            f"covariance_prior {first['covariance_prior']:g}, map_prior {first['map_prior']:g}.",
             f"The drift map has {_shares(runs)} of what the oracle gains over the linear heads.",
             f"The plugin took {100 * cost:.1f} % of the time of training.",
             f"Trained by the code of {_commits(runs)}.",
@@ -160,28 +162,40 @@ def variants_figure(runs: Sequence[Result]) -> Figure:
 
 
 def combinations_table(runs: Sequence[Result]) -> Table:
-    """Shrinkage and ridge by Class-IL accuracy on the validation split, the best first.
+    """Priors by their accuracies on the validation split, in percent.
 
-    Those of the same accuracy, to a hundredth of a percent, follow in the order of Task-IL.
+    The columns are of so many images a class for the Gaussian classifiers. The best are those of
+    the highest Class-IL ACC, averaged over these numbers; those of the same one, to a hundredth of
+    a percent, follow in the order of Task-IL.
     """
+    by_images: dict[int | None, list[Result]] = {}
+    for run in sorted(runs, key=lambda run: run["images_per_class"] or math.inf):
+        by_images.setdefault(run["images_per_class"], []).append(run)
     rows = []
     for name in runs[0]["variants"]:
-        own = [run["variants"][name] for run in runs]
-        columns = [
-            summarize(variant[scenario][measure] for variant in own)
-            for measure in ("ACC", "AverageIncrementalACC")
-            for scenario in SCENARIOS
-        ]
+        means = []
+        for scenario in SCENARIOS:
+            own = [
+                np.mean([run["variants"][name][scenario]["ACC"] for run in some])
+                for some in by_images.values()
+            ]
+            means.append([*own, np.mean(own)])
+        entries = tuple(Entry(percent(float(mean))) for column in means for mean in column)
         # as they are printed, so that what looks alike is decided by the next column
-        means = [0.0 if column is None else round(column.mean, 4) for column in columns]
-        rows.append((means, Row(name, tuple(Entry(percent(mean)) for mean in means))))
+        rows.append(([round(float(own[-1]), 4) for own in means], Row(name, entries)))
     rows.sort(key=lambda row: row[0], reverse=True)
-    names = ("ACC", "average incremental ACC")
+    counts = ["all images" if n is None else f"{n} images" for n in by_images]
+    some = next(iter(by_images.values()))
     return Table(
-        heads=tuple((f"{title} {name}",) for name in names for title in SCENARIOS.values()),
-        rows=tuple(row for _, row in rows),
+        heads=tuple(
+            (f"{title}, {count}",) for title in SCENARIOS.values() for count in [*counts, "mean"]
+        ),
+        rows=tuple(row for _, row in rows[:SHOWN]),
         title=f"{_title(runs[0])}, validation split",
-        notes=(f"{len(runs)} seeds, {runs[0]['num_experiences']} experiences.",),
+        notes=(
+            f"{len(some)} seeds, {runs[0]['num_experiences']} experiences; the best "
+            f"{min(SHOWN, len(rows))} of {len(rows)}. Images a class, for the statistics.",
+        ),
         corner="combination",
     )
 

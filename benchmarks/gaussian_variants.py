@@ -10,12 +10,19 @@ import torch
 from torch import Tensor
 
 from avalanche_dlcpa.class_statistics import ClassStatistics, class_statistics, joined, new_half
-from avalanche_dlcpa.gaussian import drift_map, followed, linear_discriminants, moved
+from avalanche_dlcpa.gaussian import (
+    drift_map,
+    followed,
+    linear_discriminants,
+    moved,
+    ridge_of,
+    shrinkage_of,
+)
 from benchmarks.recalibration import recalibration
 from benchmarks.two_layer_map import moved_by_two_layers, two_layer_map
 
-SHRINKAGES = (0.003, 0.01, 0.03, 0.1, 0.3, 0.6)
-RIDGES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, math.inf)
+COVARIANCE_PRIORS = (1.0, 2.0, 4.0, 8.0, 16.0)
+MAP_PRIORS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, math.inf)
 TITLES = {
     "linear": "trained linear heads",
     "stored": "Gaussian, old means as stored",
@@ -67,8 +74,8 @@ class Variants:
     """The variants side by side; see `TITLES`.
 
     Args:
-        shrinkage: Of all covariances but of "nearest-mean", where it is 1.
-        ridge: Of the map.
+        covariance_prior: Of all covariances but of "nearest-mean", where it is infinite.
+        map_prior: Of the map.
 
     Attributes:
         classes: Labels of the classes met so far, the columns of all scores.
@@ -76,8 +83,8 @@ class Variants:
             outside: nothing else looks at an old image.
     """
 
-    def __init__(self, *, shrinkage: float, ridge: float):
-        self.shrinkage, self.ridge = shrinkage, ridge
+    def __init__(self, *, covariance_prior: float, map_prior: float):
+        self.covariance_prior, self.map_prior = covariance_prior, map_prior
         self.classes: list[int] = []
         self.oracle: ClassStatistics | None = None
         self._known: dict[str, ClassStatistics | None] = dict.fromkeys(
@@ -92,10 +99,10 @@ class Variants:
     def learn(self, observed: Observed) -> None:
         """Take in an experience."""
         found, new = observed.statistics, observed.classes
-        ridges = {"stored": None, "mean-drift": math.inf, "map": self.ridge}
-        for name, ridge in ridges.items():
+        priors = {"stored": None, "mean-drift": math.inf, "map": self.map_prior}
+        for name, prior in priors.items():
             known = self._known[name]
-            self._known[name], classes = followed(known, self.classes, found, new, ridge=ridge)
+            self._known[name], classes = followed(known, self.classes, found, new, map_prior=prior)
         self._learn_by_other_maps(found, observed)
         task = max(self._tasks.values(), default=-1) + 1
         for k in new:
@@ -111,7 +118,7 @@ class Variants:
             observed.bias[classes],
             torch.tensor([self._tasks[k] for k in classes]),
             known,
-            shrinkage=self.shrinkage,
+            shrinkage=shrinkage_of(known, prior=self.covariance_prior),
         )
 
     def _learn_by_other_maps(self, found: ClassStatistics, observed: Observed) -> None:
@@ -120,11 +127,12 @@ class Variants:
             return
         assert self._no_residual is not None
         assert self._two_layers is not None
-        drift = drift_map(found, ridge=self.ridge)
+        ridge = ridge_of(found, prior=self.map_prior)
+        drift = drift_map(found, ridge=ridge)
         self._class_wise = {k: moved(own, drift) for k, own in self._class_wise.items()}
         alone = dataclasses.replace(drift, residual=torch.zeros_like(drift.residual))
         old, new = observed.before.double(), observed.features.double()
-        fitted = two_layer_map(old, new, drift, ridge=self.ridge)
+        fitted = two_layer_map(old, new, drift, ridge=ridge)
         here = (new_half(found), observed.classes)
         self._no_residual, _ = joined(moved(self._no_residual, alone), self.classes, *here)
         carried = moved_by_two_layers(self._two_layers, fitted)
@@ -149,13 +157,13 @@ class Variants:
         }
         scales, offsets = self._recalibration
         found = {
-            name: _linear(features, statistics, self.shrinkage)
+            name: _linear(features, statistics, self.covariance_prior)
             for name, statistics in known.items()
             if statistics is not None
         }
         return {
             **found,
-            "nearest-mean": _linear(features, self._known["map"], 1.0),
+            "nearest-mean": _linear(features, self._known["map"], math.inf),
             "class-covariances": self._by_class_covariances(features),
             "ensemble": found["map"].log_softmax(1) + logits.double().log_softmax(1),
             "recalibrated": logits.double() * scales + offsets,
@@ -165,7 +173,7 @@ class Variants:
         """Negative Mahalanobis distances with covariances normalised to correlations.
 
         Source: Goswami et al., "FeCAM: Exploiting the Heterogeneity of Class Distributions in
-        Exemplar-Free Continual Learning", with the shrinkage of all others here, and without
+        Exemplar-Free Continual Learning", with the prior of all others here, and without
         the power transform of the features that FeCAM does first.
         """
         columns = []
@@ -174,7 +182,8 @@ class Variants:
             covariance = own.scatter / own.counts.sum()
             scale = covariance.diagonal().mean()
             identity = torch.eye(len(covariance), dtype=covariance.dtype)
-            covariance = (1 - self.shrinkage) * covariance + self.shrinkage * scale * identity
+            shrinkage = shrinkage_of(own, prior=self.covariance_prior)
+            covariance = (1 - shrinkage) * covariance + shrinkage * scale * identity
             deviations = covariance.diagonal().sqrt()
             factor = torch.linalg.cholesky(covariance / torch.outer(deviations, deviations))
             apart = (features - own.means[0]).T
@@ -185,7 +194,7 @@ class Variants:
 
 
 class Combinations:
-    """Every combination of shrinkage and ridge, alone and with the linear heads, to choose from.
+    """Every combination of priors, alone and with the linear heads, to choose from.
 
     Attributes:
         classes: Labels of the classes met so far, the columns of all scores.
@@ -193,22 +202,22 @@ class Combinations:
 
     def __init__(self) -> None:
         self.classes: list[int] = []
-        self._known: dict[float, ClassStatistics | None] = dict.fromkeys(RIDGES)
+        self._known: dict[float, ClassStatistics | None] = dict.fromkeys(MAP_PRIORS)
 
     def learn(self, observed: Observed) -> None:
         """Take in an experience."""
         found, new = observed.statistics, observed.classes
-        for ridge, known in self._known.items():
-            self._known[ridge], classes = followed(known, self.classes, found, new, ridge=ridge)
+        for prior, known in self._known.items():
+            self._known[prior], classes = followed(known, self.classes, found, new, map_prior=prior)
         self.classes = classes
 
     def scores(self, features: Tensor, logits: Tensor) -> dict[str, Tensor]:
         """Score images by all combinations; see `Variants`."""
         found = {
-            f"shrinkage={shrinkage:g} ridge={ridge:g}": _linear(
-                features.double(), self._known[ridge], shrinkage
+            combination_of(covariance, drift): _linear(
+                features.double(), self._known[drift], covariance
             )
-            for shrinkage, ridge in itertools.product(SHRINKAGES, RIDGES)
+            for covariance, drift in itertools.product(COVARIANCE_PRIORS, MAP_PRIORS)
         }
         together = {
             f"{name}, with linear heads": own + logits.double() for name, own in found.items()
@@ -216,7 +225,13 @@ class Combinations:
         return {**found, **together}
 
 
-def _linear(features: Tensor, statistics: ClassStatistics | None, shrinkage: float) -> Tensor:
+def combination_of(covariance_prior: float, map_prior: float) -> str:
+    """How results call it."""
+    return f"covariance_prior={covariance_prior:g} map_prior={map_prior:g}"
+
+
+def _linear(features: Tensor, statistics: ClassStatistics | None, prior: float) -> Tensor:
     assert statistics is not None
+    shrinkage = shrinkage_of(statistics, prior=prior)
     weight, bias = linear_discriminants(statistics, shrinkage=shrinkage)
     return features @ weight.T + bias

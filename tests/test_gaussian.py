@@ -12,8 +12,16 @@ from sklearn.linear_model import Ridge
 from test_class_statistics import cloud
 from torch import nn
 
-from avalanche_dlcpa.class_statistics import class_statistics, new_half
-from avalanche_dlcpa.gaussian import DriftMap, drift_map, followed, linear_discriminants, moved
+from avalanche_dlcpa.class_statistics import ClassStatistics, class_statistics, new_half
+from avalanche_dlcpa.gaussian import (
+    DriftMap,
+    drift_map,
+    followed,
+    linear_discriminants,
+    moved,
+    ridge_of,
+    shrinkage_of,
+)
 from avalanche_dlcpa.task_classifiers import frozen_classifiers
 
 
@@ -259,7 +267,7 @@ def test_under_linear_drift_all_that_was_seen_counts_as_if_seen_today(tasks):
         history = [(apply(drift, features), names) for features, names in history]
         history.append((new, labels))
         found = new_half(pairs) if known is None else pairs
-        known, keys = followed(known, keys, found, sorted(classes), ridge=1e-12)
+        known, keys = followed(known, keys, found, sorted(classes), map_prior=1e-12)
     features, names = (torch.cat(part) for part in zip(*history, strict=True))
     columns = torch.tensor([keys.index(name) for name in names.tolist()])
     oracle = class_statistics(features, columns, num_classes=len(keys))
@@ -272,10 +280,38 @@ def test_without_a_map_old_statistics_stay_as_they_are():
     old, columns = cloud(40)
     first = of_classes(old, columns)
     pairs = class_statistics(torch.cat([old, 2 * old], 1), 0 * columns, num_classes=1)
-    both, keys = followed(first, ["a", "b", "c"], pairs, ["d"], ridge=None)
+    both, keys = followed(first, ["a", "b", "c"], pairs, ["d"], map_prior=None)
     assert keys == ["a", "b", "c", "d"]
     assert torch.equal(both.means[:3], first.means)
     torch.testing.assert_close(both.means[3], 2 * old.double().mean(0))
+
+
+def test_priors_are_images_beside_those_that_were_seen():
+    old, columns = cloud(100)
+    statistics, (num_images, size) = of_classes(old, columns), old.shape
+    assert size == 5
+    sphere = torch.eye(size).double() * statistics.scatter.diagonal().mean() / num_images
+    more = ClassStatistics(
+        torch.tensor([3.0 * size]).double(), torch.zeros(1, size).double(), 3 * size * sphere
+    )
+    pooled = (statistics.scatter + more.scatter) / (num_images + 3 * size)
+    shrinkage = shrinkage_of(statistics, prior=3.0)
+    covariance = statistics.scatter / num_images
+    torch.testing.assert_close((1 - shrinkage) * covariance + shrinkage * sphere, pooled)
+    assert shrinkage_of(statistics, prior=math.inf) == 1.0
+    assert shrinkage_of(statistics, prior=1e-9) == pytest.approx(0, abs=1e-8)
+
+    pairs = pairs_of(old, 2 * old + 1)
+    deviation = (old - old.mean(0)).square().mean().sqrt()
+    still = deviation * math.sqrt(size) * torch.eye(size)  # on every axis as much as an image
+    both = torch.cat([still, -still]).double() + old.mean(0)  # 2 D images that do not move, twice
+    weights = torch.cat([torch.ones(num_images), torch.full((2 * size,), 0.75)]).double().sqrt()
+    before = torch.cat([old.double(), both]) - old.double().mean(0)
+    after = torch.cat([2 * (old.double() - old.double().mean(0)), both - old.mean(0)])
+    expected = torch.linalg.lstsq(weights.unsqueeze(1) * before, weights.unsqueeze(1) * after)
+    found = drift_map(pairs, ridge=ridge_of(pairs, prior=1.5))
+    torch.testing.assert_close(found.weight, expected.solution.T, rtol=1e-4, atol=1e-5)
+    assert ridge_of(pairs, prior=math.inf) == math.inf
 
 
 # Cost --------------------------------------------------------------------------------------------

@@ -41,8 +41,14 @@ from avalanche_dlcpa import (
     gaussian_plugin,
 )
 from avalanche_dlcpa.class_statistics import class_statistics
-from avalanche_dlcpa.gaussian import drift_map, linear_discriminants, moved
-from avalanche_dlcpa.gaussian_plugin import RIDGE, SHRINKAGE
+from avalanche_dlcpa.gaussian import (
+    drift_map,
+    linear_discriminants,
+    moved,
+    ridge_of,
+    shrinkage_of,
+)
+from avalanche_dlcpa.gaussian_plugin import COVARIANCE_PRIOR, MAP_PRIOR
 from avalanche_dlcpa.metrics import scenario_metrics
 
 SHAPE = {"per_class": 12, "size": 8}
@@ -127,7 +133,7 @@ def test_statistics_are_those_of_the_stable_features_and_old_ones_are_mapped(bn_
         with torch.no_grad():
             pairs = torch.cat([before(images).double(), now(images).double()], dim=1)
         pairs = class_statistics(pairs, labels - 2 * step, num_classes=2)
-        drift = drift_map(pairs, ridge=RIDGE)
+        drift = drift_map(pairs, ridge=ridge_of(pairs, prior=MAP_PRIOR))
         drifted = [moved(statistics, drift) for statistics in found]
         assert (drifted[0].means - found[0].means).abs().max() > 1e-3  # something to follow
         found = [*drifted, statistics_of(now, stream.train_stream[step])]
@@ -146,16 +152,17 @@ def test_the_model_answers_with_the_linear_discriminants_of_the_statistics():
     learn(strategy, stream)
     plugin, model = gaussian_of(strategy), strategy.model.eval()
     images, _ = batch_of(stream.test_stream[1])
-    weight, bias = linear_discriminants(plugin.statistics, shrinkage=SHRINKAGE)
+    shrinkage = shrinkage_of(plugin.statistics, prior=COVARIANCE_PRIOR)
+    weight, bias = linear_discriminants(plugin.statistics, shrinkage=shrinkage)
     with torch.no_grad():
         logits, features = model(images), model.features(images)
     expected = features.double() @ weight.T + bias
     torch.testing.assert_close(logits.double(), expected, rtol=1e-4, atol=1e-3)
 
 
-def test_shrinkage_and_ridge_are_used():
+def test_priors_are_used():
     stream = tensors_stream(**SHAPE)
-    kinds = [{}, {"shrinkage": 0.9}, {"ridge": math.inf}]
+    kinds = [{}, {"covariance_prior": math.inf}, {"map_prior": math.inf}]
     found = []
     for options in kinds:
         plugin = GaussianClassifierPlugin(**options)
@@ -533,9 +540,9 @@ def test_a_state_of_the_plugin_answers_alike():
     assert torch.equal(*seen)
 
 
-def test_a_state_of_other_strengths_is_refused():
-    state = GaussianClassifierPlugin(shrinkage=0.2).state_dict()
-    own, given = rf"\[{SHRINKAGE}, {RIDGE}\]", rf"\[0.2, {RIDGE}\]"
+def test_a_state_of_other_priors_is_refused():
+    state = GaussianClassifierPlugin(covariance_prior=7).state_dict()
+    own, given = rf"\[{COVARIANCE_PRIOR}, {MAP_PRIOR}\]", rf"\[7.0, {MAP_PRIOR}\]"
     with pytest.raises(ValueError, match=f"{own}, got {given}"):
         GaussianClassifierPlugin().load_state_dict(state)
 
@@ -546,14 +553,13 @@ def test_a_state_of_other_strengths_is_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shrinkage": 0.0}, "`shrinkage` to be above 0 and at most 1, got 0.0"),
-        ({"shrinkage": 1.1}, "`shrinkage` to be above 0 and at most 1, got 1.1"),
-        ({"shrinkage": "auto"}, "got auto"),
-        ({"ridge": 0}, "`ridge` to be above 0, got 0"),
-        ({"ridge": math.nan}, "`ridge` to be above 0, got nan"),
+        ({"covariance_prior": 0.0}, "`covariance_prior` to be above 0, got 0.0"),
+        ({"covariance_prior": "auto"}, "`covariance_prior` to be above 0, got auto"),
+        ({"map_prior": -1}, "`map_prior` to be above 0, got -1"),
+        ({"map_prior": math.nan}, "`map_prior` to be above 0, got nan"),
     ],
 )
-def test_strengths_out_of_range_are_refused(options, message):
+def test_priors_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         GaussianClassifierPlugin(**options)
 

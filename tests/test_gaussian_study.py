@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import functools
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -14,26 +15,30 @@ import torch
 from test_class_statistics import cloud
 from test_folder_lock import OtherProcess
 
+from avalanche_dlcpa import GaussianClassifierPlugin, seed_everything
 from avalanche_dlcpa.class_statistics import ClassStatistics, class_statistics
 from avalanche_dlcpa.gaussian import linear_discriminants
-from avalanche_dlcpa.gaussian_plugin import RIDGE, SHRINKAGE
+from avalanche_dlcpa.gaussian_plugin import COVARIANCE_PRIOR, MAP_PRIOR
+from avalanche_dlcpa.metrics import scenario_metrics
+from avalanche_dlcpa.training_guards import preserved_random_states
 from benchmarks import gaussian, gaussian_judge, gaussian_report, two_layer_map
 from benchmarks.cells import Cell
 from benchmarks.gaussian_training import StudiedTraining
 from benchmarks.gaussian_variants import (
-    RIDGES,
-    SHRINKAGES,
+    COVARIANCE_PRIORS,
+    MAP_PRIORS,
     TITLES,
     Combinations,
     Observed,
     Variants,
+    combination_of,
 )
 from benchmarks.markup import as_markdown
 from benchmarks.methods import METHODS
 from benchmarks.recalibration import recalibration
 from benchmarks.run import run_cell
 from benchmarks.settings import SETTINGS
-from benchmarks.training import summary_of
+from benchmarks.training import build_strategy, summary_of
 
 TWIN = "digits-cifar100-10"
 METHOD = "dlcpa-mocov2"
@@ -71,17 +76,67 @@ def test_all_variants_are_judged_in_both_scenarios_after_every_experience(found)
 def test_linear_heads_and_the_drift_map_are_what_single_runs_evaluate(
     found, variant, method, monkeypatch
 ):
+    hold_out(monkeypatch)
+    assert_same_accuracies(found["variants"][variant], run_cell(Cell(method, TWIN, 1)), variant)
+
+
+@pytest.mark.parametrize("variant", ["linear", "map"])
+def test_on_another_method_the_drift_map_is_what_the_plugin_answers(variant, tmp_path_factory):
+    training = StudiedTraining("naive", TWIN, 1, num_experiences=3)
+    judged = gaussian.study(training, tmp_path_factory.getbasetemp() / "naive")["variants"]
+    stream, metrics = training.stream(None), scenario_metrics()
+    seed_everything(1)
+    strategy = build_strategy(
+        Cell("naive", TWIN, 1),
+        training.plan,
+        training.words["hyperparameters"],
+        plugins=[GaussianClassifierPlugin()] if variant == "map" else [],
+        metrics=metrics,
+        device="cpu",
+    )
+    for experience in stream.train_stream[:3]:
+        strategy.train(experience, eval_streams=[])
+        with preserved_random_states(torch.device("cpu")):  # Naive's evaluation draws
+            strategy.eval(stream.test_stream[:3])
+    single = {
+        scenario: {"accuracy_matrix": metric.matrix()}
+        for scenario, metric in zip(("class_il", "task_il"), metrics, strict=True)
+    }
+    assert_same_accuracies(judged[variant], single, variant)
+
+
+def hold_out(monkeypatch):
+    """Let single runs hold the validation split out, as the study does."""
     split = SETTINGS[TWIN].make_stream
     held_out = functools.partial(split, validation_fraction=0.1)
     plan = dataclasses.replace(
         SETTINGS[TWIN], make_stream=lambda **options: held_out(**{**options, **held_out.keywords})
     )
     monkeypatch.setitem(SETTINGS, TWIN, plan)
-    single = run_cell(Cell(method, TWIN, 1))
+
+
+def assert_same_accuracies(judged, single, variant):
     for scenario in ("class_il", "task_il"):
-        ours, theirs = matrix_of(found["variants"][variant], scenario), matrix_of(single, scenario)
-        difference = np.abs(ours - theirs)[np.tril_indices(5)].max()
+        ours, theirs = matrix_of(judged, scenario), matrix_of(single, scenario)
+        difference = np.abs(ours - theirs)[np.tril_indices(len(ours))].max()
         assert difference <= (0 if variant == "linear" else 0.02)  # float64 against float32
+
+
+def test_with_few_images_a_class_the_statistics_are_of_these(networks, found):
+    training = StudiedTraining(METHOD, TWIN, 1)
+    stream = training.stream(None)
+    judge = gaussian_judge.Judge(
+        Variants(covariance_prior=4, map_prior=0.2), stream.test_stream, images_per_class=3
+    )
+    images, labels = gaussian_judge.images_and_labels(stream.train_stream[1])
+    rows = [int(row) for k in labels.unique() for row in (labels == k).nonzero()[:3]]
+    few, names = judge._few(stream.train_stream[1])
+    assert torch.equal(few, images[sorted(rows)])
+    assert torch.equal(names, labels[sorted(rows)])
+    again = gaussian.study(training, networks, images_per_class=3)
+    assert again["images_per_class"] == 3
+    assert again["variants"]["linear"] == found["variants"]["linear"]
+    assert again["variants"]["map"] != found["variants"]["map"]
 
 
 def test_networks_that_are_there_are_judged_without_training_again(found, networks, monkeypatch):
@@ -132,8 +187,8 @@ def test_on_the_validation_split_every_combination_is_judged_and_the_test_set_le
     result = gaussian.study(training, tmp_path, validation=True)
     assert read == {"train", "valid"}
     assert result["judged_on"] == "valid_stream"
-    assert len(result["variants"]) == 2 * len(SHRINKAGES) * len(RIDGES) + 1
-    assert "shrinkage=0.1 ridge=inf" in result["variants"]
+    assert len(result["variants"]) == 2 * len(COVARIANCE_PRIORS) * len(MAP_PRIORS) + 1
+    assert combination_of(4, math.inf) in result["variants"]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +224,7 @@ def learned(learner, *, steps=2, drift=lambda x: 1.5 * x + 1):
 
 
 def test_under_linear_drift_the_map_is_the_oracle():
-    variants = learned(Variants(shrinkage=0.1, ridge=1e-9))
+    variants = learned(Variants(covariance_prior=2, map_prior=1e-9))
     assert variants.classes == list(range(6))
     first = 1.5 * (1.5 * cloud(60)[0] + 1) + 1
     second = 1.5 * cloud(60, seed=1)[0] + 1
@@ -189,7 +244,7 @@ def test_a_hidden_layer_follows_a_drift_that_is_not_linear():
     def drift(x):
         return (x - 3.5).abs() + 0.1 * x
 
-    variants = learned(Variants(shrinkage=0.1, ridge=1e-3), drift=drift)
+    variants = learned(Variants(covariance_prior=2, map_prior=1e-2), drift=drift)
     old, columns = drift(cloud(60)[0]), cloud(60)[1]
     truth = class_statistics(drift(old), columns, num_classes=3).means
     errors = {
@@ -232,7 +287,7 @@ def test_recalibration_undoes_what_scaled_and_shifted_one_task():
 
 
 def test_class_covariances_by_hand():
-    variants = learned(Variants(shrinkage=0.2, ridge=0.1), steps=1)
+    variants = learned(Variants(covariance_prior=3, map_prior=1), steps=1)
     features, columns = cloud(60)
     features = 1.5 * features + 1
     test = features[:9]
@@ -240,7 +295,9 @@ def test_class_covariances_by_hand():
     for k in range(3):
         own = features[columns == k].double().numpy()
         covariance = np.cov(own.T, bias=True)
-        covariance = 0.8 * covariance + 0.2 * np.trace(covariance) / 5 * np.eye(5)
+        share = 3 * 5 / (len(own) + 3 * 5)
+        sphere = np.trace(covariance) / 5 * np.eye(5)
+        covariance = (1 - share) * covariance + share * sphere
         deviations = np.sqrt(np.diag(covariance))
         inverse = np.linalg.inv(covariance / np.outer(deviations, deviations))
         apart = test.double().numpy() - own.mean(axis=0)
@@ -249,24 +306,24 @@ def test_class_covariances_by_hand():
 
 
 def test_combinations_hold_the_variants():
-    variants = learned(Variants(shrinkage=0.1, ridge=0.1))
+    variants = learned(Variants(covariance_prior=2, map_prior=0.1))
     variants.oracle = variants._known["map"]
     combinations = learned(Combinations())
     features = cloud(10, seed=9)[0]
     one = variants.scores(features, torch.zeros(10, 6))
     all_ = combinations.scores(features, torch.zeros(10, 6))
-    assert torch.equal(one["map"], all_["shrinkage=0.1 ridge=0.1"])
-    assert torch.equal(one["mean-drift"], all_["shrinkage=0.1 ridge=inf"])
+    assert torch.equal(one["map"], all_[combination_of(2, 0.1)])
+    assert torch.equal(one["mean-drift"], all_[combination_of(2, math.inf)])
     logits = torch.randn(10, 6)
     one = variants.scores(features, logits)["ensemble"]
-    all_ = combinations.scores(features, logits)["shrinkage=0.1 ridge=0.1, with linear heads"]
+    all_ = combinations.scores(features, logits)[f"{combination_of(2, 0.1)}, with linear heads"]
     torch.testing.assert_close(one.log_softmax(1), all_.log_softmax(1))
 
 
 # Report ------------------------------------------------------------------------------------------
 
 
-def synthetic(accuracies, *, seed=0, judged_on="test_stream", method=METHOD):
+def synthetic(accuracies, *, seed=0, judged_on="test_stream", method=METHOD, images_per_class=None):
     def summary(accuracy):
         return summary_of(np.where(np.tri(5, dtype=bool), accuracy, np.nan))
 
@@ -275,8 +332,9 @@ def synthetic(accuracies, *, seed=0, judged_on="test_stream", method=METHOD):
         "setting": "lab-cifar100-10",
         "seed": seed,
         "hyperparameters": {},
-        "shrinkage": 0.1,
-        "ridge": 0.1,
+        "images_per_class": images_per_class,
+        "covariance_prior": 2.0,
+        "map_prior": 0.1,
         "epochs": 10,
         "num_experiences": 5,
         "judged_on": judged_on,
@@ -329,17 +387,24 @@ def test_the_title_tells_how_many_tasks_were_learned():
 
 
 def test_the_report_of_a_folder(tmp_path):
-    combinations = {"linear": 0.2, "shrinkage=0.1 ridge=1": 0.3, "shrinkage=0.3 ridge=1": 0.25}
+    few, all_ = (
+        {"linear": 0.2, "one": 0.3, "other": 0.2},
+        {"linear": 0.2, "one": 0.3, "other": 0.35},
+    )
     for seed in (0, 1):
         (tmp_path / f"a_seed{seed}.json").write_text(json.dumps(synthetic(ACCURACIES, seed=seed)))
-        trial = synthetic(combinations, seed=seed, judged_on="valid_stream")
-        (tmp_path / f"b_seed{seed}.json").write_text(json.dumps(trial))
+        for images, found in ((None, all_), (12, few)):
+            options = {"judged_on": "valid_stream", "images_per_class": images}
+            trial = synthetic(found, seed=seed, **options)
+            (tmp_path / f"b_seed{seed}_{images}.json").write_text(json.dumps(trial))
     page = gaussian_report.write_report(tmp_path).read_text()
     assert "| Gaussian, drift map | 26.00 ± 0.00 |" in page
     together = "| 20.00 ± 0.00 | 15.00 ± 0.00 | 26.00 ± 0.00 | 28.00 ± 0.00 |"
     assert f"| {METHODS[METHOD].title} {together}" in page
-    lines = [line for line in page.splitlines() if line.startswith("| shrinkage")]
-    assert lines[0].startswith("| shrinkage=0.1 ridge=1 | 30.00 | 60.00 |")
+    assert "| combination | Class-IL, 12 images | Class-IL, all images | Class-IL, mean |" in page
+    lines = [line for line in page.splitlines() if line.startswith(("| one", "| other"))]
+    assert lines[0].startswith("| one | 30.00 | 30.00 | 30.00 | 60.00 | 60.00 | 60.00 |")
+    assert lines[1].startswith("| other | 20.00 | 35.00 | 27.50 |")
     (figure,) = tmp_path.glob("*.png")
     assert f"({figure.name})" in page
     assert figure.stat().st_size > 5000
@@ -348,9 +413,9 @@ def test_the_report_of_a_folder(tmp_path):
     with pytest.raises(ValueError, match="with the same variants, got different ones"):
         gaussian_report.write_report(tmp_path)
     odd = copy.deepcopy(synthetic(ACCURACIES, seed=2))
-    odd["shrinkage"] = 0.2
+    odd["map_prior"] = 0.2
     (tmp_path / "c_seed2.json").write_text(json.dumps(odd))
-    with pytest.raises(ValueError, match=r"with one shrinkage, got \[0.1, 0.1, 0.2\]"):
+    with pytest.raises(ValueError, match=r"with one map_prior, got \[0.1, 0.1, 0.2\]"):
         gaussian_report.write_report(tmp_path)
 
 
@@ -363,13 +428,17 @@ def test_the_readme_and_the_page_show_the_results():
     assert table in (RESULTS.parents[2] / "README.md").read_text()
     for runs in groups.values():
         assert [run["seed"] for run in runs] == [0, 1, 2]
-        assert {(run["shrinkage"], run["ridge"]) for run in runs} == {(SHRINKAGE, RIDGE)}
+        priors = {(run["covariance_prior"], run["map_prior"]) for run in runs}
+        assert priors == {(COVARIANCE_PRIOR, MAP_PRIOR)}
 
 
 def test_the_defaults_are_the_best_on_the_validation_split():
     [runs] = gaussian_report.load(RESULTS, "valid_stream").values()
     best = gaussian_report.combinations_table(runs).rows[0].label
-    assert best == f"shrinkage={SHRINKAGE:g} ridge={RIDGE:g}"
+    assert best == combination_of(COVARIANCE_PRIOR, MAP_PRIOR)
+    assert sorted(run["images_per_class"] or 180 for run in runs) == 3 * [5] + 3 * [12] + 3 * [
+        45
+    ] + 3 * [180]
 
 
 def test_an_empty_folder_is_refused(tmp_path):

@@ -716,9 +716,11 @@ def test_another_seed_is_noticed(tmp_path):
 
 
 def test_other_options_of_a_plugin_are_another_run(tmp_path):
-    broken_off(tmp_path, plugins=lambda: [GaussianClassifierPlugin(ridge=0.1)])
-    with pytest.raises(ValueError, match=r"It is of another run: it has plugins .*'ridge': 0\.1"):
-        Run(plugins=lambda: [GaussianClassifierPlugin(ridge=1.0)]).strategy.resume(tmp_path)
+    broken_off(tmp_path, plugins=lambda: [GaussianClassifierPlugin(map_prior=0.1)])
+    with pytest.raises(
+        ValueError, match=r"It is of another run: it has plugins .*'map_prior': 0\.1"
+    ):
+        Run(plugins=lambda: [GaussianClassifierPlugin(map_prior=1.0)]).strategy.resume(tmp_path)
 
 
 def test_a_checkpoint_that_lacks_something_is_refused(tmp_path):
