@@ -36,7 +36,7 @@ DRAWN = {
 COLUMNS = [(scenario, measure) for measure in ("ACC", "BWT") for scenario in SCENARIOS]
 Result = dict[str, Any]
 Group = tuple[str, str]  # setting, method
-SHOWN = 20  # combinations
+SHOWN, SHOWN_OF_HEADS = 15, 3  # combinations, and those with trained heads
 
 
 def load(folder: Path, judged_on: str) -> dict[Group, list[Result]]:
@@ -166,38 +166,56 @@ def combinations_table(runs: Sequence[Result]) -> Table:
 
     The columns are of so many images a class for the Gaussian classifiers. The best are those of
     the highest Class-IL ACC, averaged over these numbers; those of the same one, to a hundredth of
-    a percent, follow in the order of Task-IL.
+    a percent, follow in the order of Task-IL. Trained heads have learned from all images: with
+    them, and of them alone, there is only what they answer beside Gaussians that have, too.
     """
     by_images: dict[int | None, list[Result]] = {}
     for run in sorted(runs, key=lambda run: run["images_per_class"] or math.inf):
         by_images.setdefault(run["images_per_class"], []).append(run)
-    rows = []
+    alone, of_heads = [], []
     for name in runs[0]["variants"]:
-        means = []
-        for scenario in SCENARIOS:
-            own = [
-                np.mean([run["variants"][name][scenario]["ACC"] for run in some])
-                for some in by_images.values()
-            ]
-            means.append([*own, np.mean(own)])
-        entries = tuple(Entry(percent(float(mean))) for column in means for mean in column)
-        # as they are printed, so that what looks alike is decided by the next column
-        rows.append(([round(float(own[-1]), 4) for own in means], Row(name, entries)))
-    rows.sort(key=lambda row: row[0], reverse=True)
+        if "linear" not in name:
+            alone.append(_combination(name, by_images))
+        elif None in by_images:
+            only = {n: some if n is None else [] for n, some in by_images.items()}
+            of_heads.append(_combination(name, only))
+    alone.sort(key=lambda row: row[0], reverse=True)
+    of_heads.sort(key=lambda row: row[0], reverse=True)
     counts = ["all images" if n is None else f"{n} images" for n in by_images]
-    some = next(iter(by_images.values()))
+    num_seeds = len(next(iter(by_images.values())))
     return Table(
         heads=tuple(
             (f"{title}, {count}",) for title in SCENARIOS.values() for count in [*counts, "mean"]
         ),
-        rows=tuple(row for _, row in rows[:SHOWN]),
+        rows=tuple(row for _, row in [*alone[:SHOWN], *of_heads[:SHOWN_OF_HEADS]]),
         title=f"{_title(runs[0])}, validation split",
         notes=(
-            f"{len(some)} seeds, {runs[0]['num_experiences']} experiences; the best "
-            f"{min(SHOWN, len(rows))} of {len(rows)}. Images a class, for the statistics.",
+            f"{num_seeds} seeds, {runs[0]['num_experiences']} experiences; so many images a class "
+            f"for the statistics. The best {min(SHOWN, len(alone))} of {len(alone)}, then the best "
+            f"{min(SHOWN_OF_HEADS, len(of_heads))} of {len(of_heads)} with trained heads, which "
+            "have learned from all images.",
         ),
         corner="combination",
     )
+
+
+def _combination(
+    name: str, by_images: Mapping[int | None, Sequence[Result]]
+) -> tuple[list[float], Row]:
+    """What to sort by, as it is printed, and the row, whose means are of complete ones."""
+    order, entries = [], []
+    for scenario in SCENARIOS:
+        means = [
+            float(np.mean([run["variants"][name][scenario]["ACC"] for run in some]))
+            for some in by_images.values()
+            if some
+        ]
+        is_whole = len(means) == len(by_images)
+        missing = [NOTHING] * (len(by_images) - len(means))
+        texts = [*missing, *map(percent, means), percent(np.mean(means)) if is_whole else NOTHING]
+        entries += [Entry(text) for text in texts]
+        order.append(round(float(np.mean(means)), 4))
+    return order, Row(name, tuple(entries))
 
 
 def _title(result: Result) -> str:
