@@ -387,7 +387,7 @@ def test_the_title_tells_how_many_tasks_were_learned():
 
 
 def test_the_report_of_a_folder(tmp_path):
-    few = {"linear": 0.9, "one": 0.3, "other": 0.2}
+    few = {"linear": 0.6, "one": 0.3, "other": 0.2}
     all_ = {"linear": 0.4, "one": 0.3, "other": 0.35}
     for seed in (0, 1):
         (tmp_path / f"a_seed{seed}.json").write_text(json.dumps(synthetic(ACCURACIES, seed=seed)))
@@ -399,8 +399,11 @@ def test_the_report_of_a_folder(tmp_path):
     assert "| Gaussian, drift map | 26.00 ± 0.00 |" in page
     together = "| 20.00 ± 0.00 | 15.00 ± 0.00 | 26.00 ± 0.00 | 28.00 ± 0.00 |"
     assert f"| {METHODS[METHOD].title} {together}" in page
-    assert "| combination | Class-IL, 12 images | Class-IL, all images | Class-IL, mean |" in page
-    lines = [line for line in page.splitlines() if line.startswith(("| one", "| other", "| lin"))]
+    heads = "| combination | Class-IL, 12 images | Class-IL, all images | Class-IL, mean |"
+    assert heads in page
+    lines = [
+        line for line in page.splitlines() if line.startswith(("| one", "| other", "| linear |"))
+    ]
     assert lines[0].startswith("| one | 30.00 | 30.00 | 30.00 | 60.00 | 60.00 | 60.00 |")
     assert lines[1].startswith("| other | 20.00 | 35.00 | 27.50 |")
     assert lines[2] == "| linear | – | 40.00 | – | – | 70.00 | – |"
