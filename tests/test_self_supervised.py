@@ -215,6 +215,14 @@ def test_momentum_update_moves_parameters_and_keeps_buffers():
     assert not any(p.requires_grad for p in target.parameters())
 
 
+@pytest.mark.parametrize("name", ["mocov2", "byol"])
+def test_a_momentum_encoder_that_could_not_move_is_refused(name):
+    message = r"at least 32 bits for a momentum encoder, .* got torch.bfloat16 for .*'bf16'"
+    with pytest.raises(ValueError, match=message):
+        HEADS[name]().build(plastic_network().bfloat16(), D)
+    HEADS[name]().build(plastic_network().double(), D)
+
+
 def test_perceptrons_have_the_layers_that_they_are_asked_for():
     kinds = [type(layer).__name__ for layer in multilayer_perceptron([2, 3, 4], last_norm=True)]
     assert kinds == ["Linear", "BatchNorm1d", "ReLU", "Linear", "BatchNorm1d"]

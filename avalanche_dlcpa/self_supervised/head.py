@@ -90,7 +90,18 @@ class SelfSupervisedHead(nn.Module):
 
 
 def momentum_copy(module: nn.Module) -> nn.Module:
-    """A deep copy of a module that takes no gradient, to be moved by `momentum_update_`."""
+    """A deep copy of a module that takes no gradient, to be moved by `momentum_update_`.
+
+    Raises:
+        ValueError: Parameters of less than 32 bits, which would round its small steps to none.
+    """
+    for name, parameter in module.named_parameters():
+        if parameter.is_floating_point() and torch.finfo(parameter.dtype).bits < 32:
+            raise ValueError(
+                "Expected parameters of at least 32 bits for a momentum encoder, whose small steps "
+                f"would be rounded to none, got {parameter.dtype} for {name}: pass the model in "
+                "float32, and precision='bf16' to the strategy."
+            )
     return copy.deepcopy(module).requires_grad_(False)
 
 
