@@ -51,7 +51,9 @@ def load(folder: Path, judged_on: str) -> dict[Group, list[Result]]:
     for result in sorted(results, key=lambda r: (order.index(r["method"]), r["seed"])):
         if result["judged_on"] == judged_on:
             found.setdefault((result["setting"], result["method"]), []).append(result)
-    shared = ("hyperparameters", "covariance_prior", "map_prior", "epochs", "num_experiences")
+    shared = ["hyperparameters", "covariance_prior", "map_prior", "epochs", "num_experiences"]
+    if judged_on == "test_stream":
+        shared.append("images_per_class")
     for group, runs in found.items():
         if any(run["variants"].keys() != runs[0]["variants"].keys() for run in runs):
             raise ValueError(
@@ -165,9 +167,9 @@ def combinations_table(runs: Sequence[Result]) -> Table:
     """Priors by their accuracies on the validation split, in percent.
 
     The columns are of so many images a class for the Gaussian classifiers. The best are those of
-    the highest Class-IL ACC, averaged over these numbers; those of the same one, to a hundredth of
-    a percent, follow in the order of Task-IL. Trained heads have learned from all images: with
-    them, and of them alone, there is only what they answer beside Gaussians that have, too.
+    the highest Class-IL ACC, averaged over these numbers, then of Task-IL. Trained heads have
+    learned from all images: with them, and of them alone, there is only what they answer beside
+    Gaussians that have, too.
     """
     by_images: dict[int | None, list[Result]] = {}
     for run in sorted(runs, key=lambda run: run["images_per_class"] or math.inf):
@@ -202,7 +204,7 @@ def combinations_table(runs: Sequence[Result]) -> Table:
 def _combination(
     name: str, by_images: Mapping[int | None, Sequence[Result]]
 ) -> tuple[list[float], Row]:
-    """What to sort by, as it is printed, and the row, whose means are of complete ones."""
+    """What to sort by, and the row, with means where it is complete."""
     order, entries = [], []
     for scenario in SCENARIOS:
         means = [
@@ -214,7 +216,7 @@ def _combination(
         missing = [NOTHING] * (len(by_images) - len(means))
         texts = [*missing, *map(percent, means), percent(np.mean(means)) if is_whole else NOTHING]
         entries += [Entry(text) for text in texts]
-        order.append(round(float(np.mean(means)), 4))
+        order.append(float(np.mean(means)))
     return order, Row(name, tuple(entries))
 
 

@@ -419,6 +419,10 @@ def test_the_report_of_a_folder(tmp_path):
     (tmp_path / "c_seed2.json").write_text(json.dumps(odd))
     with pytest.raises(ValueError, match=r"with one map_prior, got \[0.1, 0.1, 0.2\]"):
         gaussian_report.write_report(tmp_path)
+    few_images = synthetic(ACCURACIES, seed=2, images_per_class=3)
+    (tmp_path / "c_seed2.json").write_text(json.dumps(few_images))
+    with pytest.raises(ValueError, match=r"with one images_per_class, got \[None, None, 3\]"):
+        gaussian_report.write_report(tmp_path)
 
 
 def test_the_readme_and_the_page_show_the_results():
