@@ -138,7 +138,7 @@ class StudiedTraining:
         lock = lock_folder(folder)
         stream = self.stream(dataset_root)
         seed_everything(self.seed)
-        plugin = _Timed()
+        plugin = TimedGaussian()
         cell, options = self._cell, self.words["hyperparameters"]
         strategy: Any = build_strategy(cell, self.plan, options, plugins=[plugin], device=device)
         seconds = 0.0
@@ -187,8 +187,8 @@ class LearnedNetwork:
         self.classes = classes
 
 
-class _Timed(GaussianClassifierPlugin):
-    """The plugin, with the seconds that its work takes."""
+class TimedGaussian(GaussianClassifierPlugin):
+    """The plugin, with the seconds that its work has taken."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers import tensors_stream
 from test_class_statistics import cloud
 from test_folder_lock import OtherProcess
 
@@ -21,7 +22,14 @@ from avalanche_dlcpa.gaussian import linear_discriminants
 from avalanche_dlcpa.gaussian_plugin import COVARIANCE_PRIOR, MAP_PRIOR
 from avalanche_dlcpa.metrics import scenario_metrics
 from avalanche_dlcpa.training_guards import preserved_random_states
-from benchmarks import gaussian, gaussian_judge, gaussian_report, two_layer_map
+from benchmarks import (
+    gaussian,
+    gaussian_cost,
+    gaussian_judge,
+    gaussian_report,
+    gaussian_training,
+    two_layer_map,
+)
 from benchmarks.cells import Cell
 from benchmarks.gaussian_training import StudiedTraining
 from benchmarks.gaussian_variants import (
@@ -464,3 +472,38 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["gaussian_report", str(tmp_path)])
     gaussian_report.main()
     assert "trained linear heads" in capsys.readouterr().out
+
+
+# Cost --------------------------------------------------------------------------------------------
+
+
+class ATickPerCall:
+    """A clock that moves by a second each time one looks."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self):
+        self.now += 1.0
+        return self.now
+
+
+def test_the_cost_is_that_of_the_second_experience(monkeypatch):
+    # looks: the start of `train`, two at each of the plugin's hooks, its end
+    clock = ATickPerCall()
+    monkeypatch.setattr(gaussian_cost, "time", clock)
+    monkeypatch.setattr(gaussian_training, "time", clock)
+    stream = tensors_stream(tasks=((0, 1), (2, 3), (4, 5)), per_class=8, size=8)
+    found = gaussian_cost.measure(stream, head="none", width=4, epochs=3)
+    assert clock.now == 12
+    assert found["plugin_seconds"] == 2.0
+    assert found["epoch_seconds"] == 1.0
+    assert found["plugin_epochs"] == 2.0
+
+
+def test_the_readme_tells_the_cost_that_was_measured():
+    found = json.loads((RESULTS.parent / "gaussian_cost.json").read_text())
+    assert (found["head"], found["width"]) == ("mocov2", 64)
+    readme = (RESULTS.parents[2] / "README.md").read_text()
+    assert f"as long as {found['plugin_epochs']:.2f} of an epoch" in readme
+    assert f"{found['plugin_epochs']:.1f} % of the paper's 100" in readme
