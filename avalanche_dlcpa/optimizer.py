@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+import torch
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import Adagrad, Optimizer
 
 from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.model_head import find_head
@@ -95,7 +96,30 @@ def adopt_parameters_(
     for group in optimizer.param_groups:
         group["params"] = [p for p in group["params"] if id(p) in trained]
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    optimizer.param_groups[0]["params"] += [p for p in heads if id(p) not in held]
+    add_parameters_(optimizer, [p for p in heads if id(p) not in held])
+
+
+def add_parameters_(optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
+    """Let parameters join the first group, in place."""
+    optimizer.param_groups[0]["params"] += parameters
+    _begin_state_(optimizer)
+
+
+def start_afresh_(optimizer: Optimizer) -> None:
+    """Start the state of all parameters anew, in place."""
+    optimizer.state.clear()
+    _begin_state_(optimizer)
+
+
+def _begin_state_(optimizer: Optimizer) -> None:
+    """Do what Adagrad does in its constructor, and torch 2.6 nowhere else."""
+    if not isinstance(optimizer, Adagrad):
+        return
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter not in optimizer.state:
+                start = torch.full_like(parameter, group["initial_accumulator_value"])
+                optimizer.state[parameter] = {"step": torch.zeros(()), "sum": start}
 
 
 def remove_parameters_(optimizer: Optimizer, module: nn.Module | None) -> None:

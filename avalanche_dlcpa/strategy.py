@@ -37,10 +37,12 @@ from avalanche_dlcpa.learned_state import fingerprint_of, learned_state, load_le
 from avalanche_dlcpa.learning_steps import LearningSteps
 from avalanche_dlcpa.loss_watch import LossWatch
 from avalanche_dlcpa.optimizer import (
+    add_parameters_,
     adopt_parameters_,
     check_optimizer,
     remove_parameters_,
     split_parameters,
+    start_afresh_,
 )
 from avalanche_dlcpa.pickling import let_dill_find
 from avalanche_dlcpa.plugin_guards import check_plugins
@@ -378,7 +380,7 @@ class DLCPAStrategy(ResumableTemplate):
         Avalanche's own would add every parameter of the model.
         """
         if reset_optimizer_state:
-            self.optimizer.state.clear()
+            start_afresh_(self.optimizer)
 
     def _temporary_classifier(self, scope: ClassifierScope) -> nn.Linear | None:
         """Ablation (b): a classifier that only guides the plastic learner, for one experience."""
@@ -386,7 +388,7 @@ class DLCPAStrategy(ResumableTemplate):
             return None
         like = scope.layers[0].weight
         layer = nn.Linear(like.shape[1], len(scope.labels), device=like.device, dtype=like.dtype)
-        self.optimizer.param_groups[0]["params"] += list(layer.parameters())
+        add_parameters_(self.optimizer, list(layer.parameters()))
         return layer
 
     # One iteration ------------------------------------------------------------------------------

@@ -70,7 +70,9 @@ def test_a_grid_killed_three_times_ends_with_the_results_of_an_undisturbed_one(
     assert call(*COMMAND[5:], tmp_path).returncode == 0
     assert numbers(tmp_path) == undisturbed
     assert len(undisturbed) == 12
-    assert [p.name for p in tmp_path.iterdir() if p.suffix != ".json"] in ([], ["logs"])
+    others = {p.name for p in tmp_path.iterdir() if p.suffix != ".json"}
+    drafts = {name for name in others if name.startswith(".") and name.endswith(".tmp")}
+    assert others - drafts <= {"logs"}  # a killed process may leave the draft of its result
 
 
 def wait_for_a_cell(folder, process):

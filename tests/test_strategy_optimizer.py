@@ -125,7 +125,7 @@ def test_optimizer_state_can_be_kept_as_in_avalanche():
 OPTIMIZERS = {
     "AdamW, amsgrad": lambda p: AdamW(p, lr=0.001, amsgrad=True),
     "RMSprop, momentum": lambda p: RMSprop(p, lr=0.001, momentum=0.9),
-    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.001),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.001, initial_accumulator_value=0.1),
     "NAdam": lambda p: torch.optim.NAdam(p, lr=0.001),
     "SGD, fused": lambda p: SGD(p, lr=0.001, fused=True, momentum=0.9),
     "SGD, foreach": lambda p: SGD(p, lr=0.001, foreach=True, weight_decay=0.1, momentum=0.9),
@@ -135,14 +135,29 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_of_torch(name):
     model = SmallCNN()
-    optimizer = OPTIMIZERS[name](model.parameters())
-    if optimizer.state:
-        pytest.skip("Adagrad of an older torch, see COMPATIBILITY.md")
-    strategy = strategy_of(model, optimizer=optimizer, ssl=SimCLR())
+    strategy = strategy_of(model, optimizer=OPTIMIZERS[name](model.parameters()), ssl=SimCLR())
     before = strategy.ssl.projector[0].weight.detach().clone()
     strategy.train(stream()[:2])
     assert not torch.equal(strategy.ssl.projector[0].weight, before)
     assert all(p.isfinite().all() for p in strategy.model.parameters())
+
+
+@pytest.mark.parametrize("options", [{}, {"plastic_classifier": "temporary"}])
+def test_adagrad_starts_each_experience_as_its_constructor_does(options):
+    sums = Probe(
+        before_training_epoch=lambda strategy: [
+            strategy.optimizer.state[p]["sum"].unique().tolist()
+            for group in strategy.optimizer.param_groups
+            for p in group["params"]
+        ]
+    )
+    model = SmallCNN()
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01, initial_accumulator_value=0.5)
+    strategy = strategy_of(model, optimizer=optimizer, ssl=SimCLR(), plugins=[sums], **options)
+    strategy.train(stream()[:2])
+    for found in sums.seen["before_training_epoch"]:
+        assert found == [[0.5]] * len(found)
+    assert any((state["sum"] > 0.5).any() for state in optimizer.state.values())
 
 
 def test_plugins_see_gradients_of_what_the_optimizer_trains_alone():
