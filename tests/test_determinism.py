@@ -71,10 +71,15 @@ STREAM = tensors_stream(((0, 1), (2, 3)), size=8, per_class=8)
 SAME = {
     "one worker": {"num_workers": 1},
     "two workers": {"num_workers": 2},
+    "two workers, no image cache": {"num_workers": 2, "image_cache_bytes": 0},
     "no image cache": {"image_cache_bytes": 0},
     "evaluating between": {"evaluations": 2},
     "evaluating each epoch": {"eval_every": 1, "eval_streams": [STREAM.test_stream]},
-    "evaluating between, two workers": {"evaluations": 1, "num_workers": 2},
+    "evaluating between, two workers": {
+        "evaluations": 1,
+        "num_workers": 2,
+        "image_cache_bytes": 0,
+    },
 }
 
 
@@ -86,7 +91,7 @@ def test_what_the_bits_do_not_depend_on(name, reference):
 def test_another_process_with_workers_and_other_hashes(reference):
     script = (
         "from test_determinism import digest, run; import torch; torch.set_num_threads(1); "
-        "print(digest(run(num_workers=2, evaluations=1)))"
+        "print(digest(run(num_workers=2, image_cache_bytes=0, evaluations=1)))"
     )
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script],

@@ -67,7 +67,7 @@ CASES = {
         "criterion": nn.CrossEntropyLoss(label_smoothing=0.1),
     },
     "one call for all": {"at_once": True},
-    "two workers": {"loader": {"num_workers": 2}},
+    "two workers": {"loader": {"num_workers": 2}, "image_cache_bytes": 0},
     "evaluated amid training": {"eval_every": 1},
     "evaluated amid epochs": {"eval_every": 2, "peval_mode": "iteration"},
 }
