@@ -25,7 +25,7 @@ Seeded = tuple[int, list[int]]  # a seed, and the rows of a mini-batch
 def seeded(loader: Any) -> Any:
     """A loader of torch's or Avalanche's with random transforms that do not depend on workers.
 
-    Any other comes back as it is, as does one whose dataset decides itself what comes next.
+    Any other comes back as it is.
     """
     is_known = isinstance(loader, DataLoader | MultiDatasetDataLoader)
     return SeededLoader(loader) if is_known else loader
@@ -35,9 +35,9 @@ class SeededLoader:
     """The same mini-batches as of another number of workers.
 
     Each is read with Python's, NumPy's and torch's generators seeded from the state in which the
-    epoch finds torch's own (or the loader's) and from the place of the mini-batch in it. Order and
-    random states of the main process are as with the loader alone. Where nothing of a dataset is
-    random, so are the mini-batches.
+    epoch finds torch's own (or the loader's) and from the place of the mini-batch in it. The order
+    is that of the loader alone, unless its sampler draws amid the epoch, and without random
+    transforms so are the mini-batches.
 
     Args:
         loader: Of torch's or Avalanche's.
@@ -92,8 +92,18 @@ class _Seeds:
         source = self.generator or torch.default_generator
         copy = torch.Generator().set_state(source.get_state())  # what follows is not changed
         first = int(torch.empty((), dtype=torch.int64).random_(generator=copy))
-        for number, rows in enumerate(self.sampler):
+        order, number = iter(self.sampler), 0
+        rows = next(order, None)  # draws as with the loader alone
+        state = torch.get_rng_state()
+        while rows is not None:
             yield first + number, list(rows)
+            number += 1
+            # What is drawn amid an epoch, such as a small memory's next order, has its own states:
+            # workers ask for it earlier.
+            with torch.random.fork_rng(devices=[]):
+                torch.set_rng_state(state)
+                rows = next(order, None)
+                state = torch.get_rng_state()
 
 
 class _Batches(Dataset[Any]):

@@ -123,9 +123,9 @@ class ToTensorOfItsOwn(ToTensor):
     """Is no transform that the image cache knows, and runs where the loader reads."""
 
 
-def drawing_stream(*more, to_tensor=ToTensorOfItsOwn):
+def drawing_stream(*more, to_tensor=ToTensorOfItsOwn, per_class=8):
     def dataset(classes):
-        images = PILImages(*samples(classes, size=8, per_class=8))
+        images = PILImages(*samples(classes, size=8, per_class=per_class))
         images.transform = Compose([RandomCrop(8, padding=1), to_tensor(), *more])
         return images
 
@@ -170,7 +170,9 @@ def test_an_evaluation_with_random_transforms_does_not_depend_on_the_workers():
 def test_replay_with_random_transforms_does_not_depend_on_the_workers():
     reference, *others = (
         run(
-            stream=drawing_stream(ShiftsAtRandom()),
+            stream=drawing_stream(
+                ShiftsAtRandom(), per_class=32
+            ),  # 4 orders of the memory an epoch
             num_workers=num_workers,
             plugins=[ReplayPlugin(mem_size=8)],
         )
