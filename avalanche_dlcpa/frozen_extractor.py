@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.optimization import optimize_for_inference
 from torch.utils.data import DataLoader
 
 from avalanche_dlcpa.class_statistics import ClassStatistics, class_statistics, merged
@@ -19,6 +20,8 @@ from avalanche_dlcpa.precision import autocast
 # Feature maps of more images leave the caches: at 256 a ResNet-18 of full width took 1.3 times as
 # long for an image.
 CPU_BATCH = 32
+NUM_COMPARED = 8
+ROUNDING = 1e-5  # of the largest feature
 
 
 class FrozenExtractor(nn.Module):
@@ -76,10 +79,13 @@ def experience_statistics(
     dataset = experience.dataset.eval()
     classes = torch.tensor(classes_of(experience), device=device)
     total: ClassStatistics | None = None
+    passes: list[Callable[[Tensor], Tensor]] = list(extractors)
     for x, y, *_ in DataLoader(dataset, batch_size, collate_fn=dataset.collate_fn):
         x, y = x.to(device), y.to(device)
+        if total is None and precision == "float32":
+            passes = [optimized(extractor, x) for extractor in extractors]
         with autocast(precision, device):
-            features = torch.cat([_features(extractor, x) for extractor in extractors], dim=1)
+            features = torch.cat([_features(extractor, x) for extractor in passes], dim=1)
         columns = _columns(y, classes)
         batch = class_statistics(features, columns, num_classes=len(classes))
         total = batch if total is None else merged(total, batch)
@@ -87,7 +93,35 @@ def experience_statistics(
     return total.of_present(), classes[total.counts > 0].tolist()
 
 
-def _features(extractor: FrozenExtractor, x: Tensor) -> Tensor:
+def optimized(extractor: FrozenExtractor, images: Tensor) -> Callable[[Tensor], Tensor]:
+    """The passes of an extractor as torch optimises them for inference on a CPU.
+
+    Batch norm is folded into the convolutions, whose layout is kept from one to the next: an image
+    takes a ResNet-18 of full width 0.83 of the time. The features differ by rounding.
+
+    Args:
+        extractor: It stays as it is.
+        images: (B, ...), like those to come; both are compared on the first of them.
+
+    Returns:
+        (B, ...) -> (B, D); the extractor itself on another device, of a model that torch cannot
+        trace, or where the features turn out others.
+    """
+    if images.device.type != "cpu":
+        return extractor
+    few = images[:NUM_COMPARED]
+    expected = extractor(few)
+    try:
+        faster = optimize_for_inference(extractor.module)
+        torch.testing.assert_close(
+            faster(few), expected, rtol=0, atol=ROUNDING * float(expected.abs().max())
+        )
+    except Exception:  # a model may do anything when it is traced
+        return extractor
+    return faster
+
+
+def _features(extractor: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     parts = x.split(CPU_BATCH) if x.device.type == "cpu" else [x]
     return torch.cat([extractor(part).double() for part in parts])
 

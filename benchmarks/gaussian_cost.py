@@ -2,13 +2,14 @@
 
     python -m benchmarks.gaussian_cost --dataset-root DATA --threads 2
 
-The work is that of a second experience, from which on there are two extractors and a map: it does
-not depend on the number of epochs.
+From the second experience on there are two extractors and a map; the work does not depend on the
+number of epochs. Each of these experiences is a round, and the median of the rounds is told.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
 import warnings
 from pathlib import Path
@@ -26,20 +27,27 @@ from benchmarks.throughput import NUM_CLASSES, make_strategy
 
 
 def measure(
-    stream: NCScenario, *, head: str, width: int, epochs: int, device: str = "cpu"
+    stream: NCScenario, *, head: str, width: int, epochs: int, rounds: int, device: str = "cpu"
 ) -> dict[str, Any]:
-    """Train two experiences, and time the second one.
+    """Train the first experience, and time those after it.
 
     Args:
-        stream: Of at least two experiences, images (3, H, W).
+        stream: Images (3, H, W).
         head: Name of a self-supervised head.
         width: Of the ResNet-18.
         epochs: Of each experience; their mean is taken.
+        rounds: Number of experiences after the first, at least 1.
         device: Where to train.
 
     Returns:
-        Seconds of an epoch and of the plugin's work, and their ratio.
+        Seconds of an epoch and of the plugin's work in each round, and the median of their ratios.
+
+    Raises:
+        ValueError: There are fewer experiences.
     """
+    most = len(stream.train_stream) - 1
+    if not 1 <= rounds <= most:
+        raise ValueError(f"Expected 1 to {most} rounds, experiences after the first, got {rounds}.")
     seed_everything(0)
     plugin = TimedGaussian()
     strategy = make_strategy(
@@ -53,15 +61,18 @@ def measure(
         eval_mb_size=256,
         device=device,
     )
-    for experience in stream.train_stream[:2]:
+    epoch_seconds, plugin_seconds = [], []
+    for experience in stream.train_stream[: rounds + 1]:
         plugin.seconds, start = 0.0, time.perf_counter()
         strategy.train(experience, eval_streams=[])
         seconds = time.perf_counter() - start
-    epoch_seconds = (seconds - plugin.seconds) / epochs
+        epoch_seconds.append((seconds - plugin.seconds) / epochs)
+        plugin_seconds.append(plugin.seconds)
+    ratios = [work / epoch for work, epoch in zip(plugin_seconds, epoch_seconds, strict=True)]
     return {
-        "epoch_seconds": epoch_seconds,
-        "plugin_seconds": plugin.seconds,
-        "plugin_epochs": plugin.seconds / epoch_seconds,
+        "epoch_seconds": epoch_seconds[1:],
+        "plugin_seconds": plugin_seconds[1:],
+        "plugin_epochs": statistics.median(ratios[1:]),
     }
 
 
@@ -72,6 +83,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--images-per-class", type=int, default=96)
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("results/gaussian_cost.json"))
     add_run_arguments(parser)
     words = vars(parser.parse_args())
@@ -79,7 +91,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     torch.set_num_threads(threads)
     command = ["python", "-m", "benchmarks.gaussian_cost"]
-    for name in ("head", "width", "images_per_class", "epochs"):
+    for name in ("head", "width", "images_per_class", "epochs", "rounds"):
         command += [f"--{name.replace('_', '-')}", f"{words[name]}"]
     command += ["--threads", f"{threads}"]
     stream = streams.split_cifar100(
@@ -88,7 +100,7 @@ def main() -> None:
         augment=False,
         dataset_root=words["dataset_root"],
     )
-    how = {name: words[name] for name in ("head", "width", "epochs")}
+    how = {name: words[name] for name in ("head", "width", "epochs", "rounds")}
     result = {
         **how,
         "images_per_class": words["images_per_class"],

@@ -31,7 +31,7 @@ from benchmarks import (
     two_layer_map,
 )
 from benchmarks.cells import Cell
-from benchmarks.gaussian_training import StudiedTraining
+from benchmarks.gaussian_training import StudiedTraining, TimedGaussian
 from benchmarks.gaussian_variants import (
     COVARIANCE_PRIORS,
     MAP_PRIORS,
@@ -488,17 +488,31 @@ class ATickPerCall:
         return self.now
 
 
-def test_the_cost_is_that_of_the_second_experience(monkeypatch):
+def test_the_cost_is_the_median_of_the_experiences_after_the_first(monkeypatch):
     # looks: the start of `train`, two at each of the plugin's hooks, its end
     clock = ATickPerCall()
     monkeypatch.setattr(gaussian_cost, "time", clock)
     monkeypatch.setattr(gaussian_training, "time", clock)
+    stream = tensors_stream(tasks=((0, 1), (2, 3), (4, 5), (6, 7)), per_class=8, size=8)
+
+    class Slow(TimedGaussian):
+        def after_training_exp(self, strategy, **kwargs):
+            super().after_training_exp(strategy, **kwargs)
+            self.seconds += (99.0, 1.0, 4.0, 2.0)[strategy.clock.train_exp_counter]
+            clock.now += (99.0, 1.0, 4.0, 2.0)[strategy.clock.train_exp_counter]
+
+    monkeypatch.setattr(gaussian_cost, "TimedGaussian", Slow)
+    found = gaussian_cost.measure(stream, head="none", width=4, epochs=3, rounds=3)
+    assert found["plugin_seconds"] == [3.0, 6.0, 4.0]
+    assert found["epoch_seconds"] == [1.0, 1.0, 1.0]
+    assert found["plugin_epochs"] == 4.0
+
+
+@pytest.mark.parametrize("rounds", [0, 3])
+def test_the_cost_of_experiences_that_are_not_there_is_refused(rounds):
     stream = tensors_stream(tasks=((0, 1), (2, 3), (4, 5)), per_class=8, size=8)
-    found = gaussian_cost.measure(stream, head="none", width=4, epochs=3)
-    assert clock.now == 12
-    assert found["plugin_seconds"] == 2.0
-    assert found["epoch_seconds"] == 1.0
-    assert found["plugin_epochs"] == 2.0
+    with pytest.raises(ValueError, match=f"Expected 1 to 2 rounds, .*, got {rounds}"):
+        gaussian_cost.measure(stream, head="none", width=4, epochs=1, rounds=rounds)
 
 
 def test_the_readme_tells_the_cost_that_was_measured():
