@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -112,7 +113,10 @@ def optimized(extractor: FrozenExtractor, images: Tensor) -> Callable[[Tensor], 
     few = images[:NUM_COMPARED]
     expected = extractor(few)
     try:
-        faster = optimize_for_inference(extractor.module)
+        with warnings.catch_warnings():  # of the TorchScript that torch itself uses for it
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            faster = optimize_for_inference(extractor.module)
         torch.testing.assert_close(
             faster(few), expected, rtol=0, atol=ROUNDING * float(expected.abs().max())
         )

@@ -1,5 +1,8 @@
 """The passes at the end of an experience, as torch optimises them, give the same features."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from helpers import SmallCNN, seed_everything, tensors_stream
@@ -75,3 +78,14 @@ def test_the_statistics_are_those_of_the_extractors(monkeypatch):
     assert not torch.equal(faster.means, exact.means)  # it did take the faster passes
     torch.testing.assert_close(faster.means, exact.means, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(faster.scatter, exact.scatter, rtol=1e-4, atol=1e-4)
+
+
+def test_what_torch_uses_for_it_warns_no_one():
+    script = (
+        "import torch; from avalanche_dlcpa.backbones import resnet18;"
+        "from avalanche_dlcpa.frozen_extractor import FrozenExtractor, optimized;"
+        "import warnings; warnings.simplefilter('error');"
+        "extractor = FrozenExtractor(resnet18(10, width=4));"
+        "assert optimized(extractor, torch.rand(2, 3, 8, 8)) is not extractor"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
