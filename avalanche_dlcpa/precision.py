@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,3 +37,15 @@ def full_precision(x: Tensor) -> Tensor:
         torch.float64
     """
     return x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x
+
+
+def in_full_precision(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """Call a function outside of autocast, with tensors of narrower dtypes as float32.
+
+    Args:
+        function: What to call.
+        arguments: Of it; the first is a tensor.
+    """
+    wide = [full_precision(a) if isinstance(a, Tensor) else a for a in arguments]
+    with torch.autocast(wide[0].device.type, enabled=False):
+        return function(*wide)

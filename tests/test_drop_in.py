@@ -16,7 +16,7 @@ SETTINGS = {
     "SimpleMLP": {"ssl": None, "train_epochs": 10, "classifier_lr": 0.05, "supervised_weight": 3.0},
     "SimpleCNN": {"train_epochs": 8, "classifier_lr": 0.05},
     "SlimResNet18": {"train_epochs": 10},
-    "resnet18": {"train_epochs": 5},
+    "resnet18": {"train_epochs": 10},
     "IncrementalClassifier": {"train_epochs": 6},
     "as_multitask": {"train_epochs": 10},
 }

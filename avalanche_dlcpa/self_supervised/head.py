@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from avalanche_dlcpa.precision import full_precision
+from avalanche_dlcpa.precision import in_full_precision
 from avalanche_dlcpa.self_supervised import _solo_learn
 
 
@@ -50,10 +50,7 @@ class SelfSupervisedHead(nn.Module):
     def loss(self, *arguments: Any) -> Tensor:
         """The loss of solo-learn that ``loss_name`` names, in float32 also under autocast."""
         assert self.loss_name is not None
-        function = _solo_learn.load_loss(self.loss_name)
-        wide = [full_precision(a) if isinstance(a, Tensor) else a for a in arguments]
-        with torch.autocast(wide[0].device.type, enabled=False):
-            return function(*wide)
+        return in_full_precision(_solo_learn.load_loss(self.loss_name), *arguments)
 
     def build(self, plastic: nn.Module, num_features: int) -> None:
         """Make the layers, once, before training.

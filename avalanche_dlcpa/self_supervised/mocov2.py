@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from avalanche_dlcpa.precision import full_precision
+from avalanche_dlcpa.precision import full_precision, in_full_precision
 from avalanche_dlcpa.self_supervised.head import momentum_copy, momentum_update_
+from avalanche_dlcpa.self_supervised.info_nce import info_nce
 from avalanche_dlcpa.self_supervised.queue import QueueHead
 
 
@@ -53,4 +54,7 @@ class MoCoV2(QueueHead):
         with torch.no_grad():
             self._keys = F.normalize(full_precision(self.momentum_encoder(view2)), dim=1)
         queries = F.normalize(full_precision(features), dim=1)
-        return self.loss(queries, self._keys, self.queue, self.temperature), (features,)
+        arguments = (queries, self._keys, self.queue, self.temperature)
+        if self.queue.device.type == "cpu":  # the same, and faster there
+            return in_full_precision(info_nce, *arguments), (features,)
+        return self.loss(*arguments), (features,)
