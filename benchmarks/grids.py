@@ -1,7 +1,7 @@
 """What `benchmarks.tune` tries, on the validation split: setting -> method -> grids.
 
-At the lab scale of the comparison (`lab-cifar100-10`), every method has the same budget: four
-combinations; EWC has four more, since its first ones were all below Naive, its limit at strength 0.
+At the lab scale of the comparison (`lab-cifar100-10`), every method has the same budget: eight
+combinations, four and then four more around the best of them, or beyond the edge that it lay on.
 DLCPA's weight of the supervised loss is searched on digits, and the paper's elsewhere.
 """
 
@@ -58,6 +58,47 @@ def _baselines(lr: list[float], few: list[float]) -> dict[str, list[Grid]]:
     }
 
 
+def _joined(*parts: dict[str, list[Grid]]) -> dict[str, list[Grid]]:
+    """The grids of each method, one part after the other."""
+    return {name: [grid for part in parts for grid in part.get(name, [])] for name in parts[0]}
+
+
+_LAB = {
+    **_baselines([0.02, 0.05, 0.1, 0.2], few=[0.03, 0.1]),
+    "naive": [{"lr": [0.02, 0.05, 0.1, 0.2]}],
+    "ewc": [{"lr": [0.05, 0.1], "strength": [0.1, 1.0]}],
+    "lwf": [{"lr": [0.02, 0.05], "strength": [1.0, 10.0]}],
+    **_dlcpa(1024, lr=[0.01, 0.02], classifier_lr=[0.05, 0.1]),
+}
+_LAB_MORE: dict[str, list[Grid]] = {
+    **{
+        name: [{"lr": [0.01, 0.03, 0.07, 0.14]}]
+        for name in ("stl", "stl-me", "joint", "cumulative", "replay", "icarl", "agem", "naive")
+    },
+    "stl-me-finetuned": [
+        {"lr": [0.2], "finetune_lr": [0.02, 0.1]},
+        {"lr": [0.1], "finetune_lr": [0.005, 0.05]},
+    ],
+    "gem": [
+        {"lr": [0.01], "memory_strength": [0.0, 0.5]},
+        {"lr": [0.02, 0.05], "memory_strength": [0.0]},
+    ],
+    "der": [{"lr": [0.01], "alpha": [0.1, 0.5]}, {"lr": [0.03], "alpha": [0.03, 0.2]}],
+    "der++": [
+        {"lr": [0.01], "alpha": [0.1, 0.5], "beta": [0.5]},
+        {"lr": [0.03], "alpha": [0.1], "beta": [0.2, 1.0]},
+    ],
+    "mas": [{"lr": [0.05], "strength": [0.01, 0.1]}, {"lr": [0.03], "strength": [0.001, 1.0]}],
+    "si": [{"lr": [0.05], "strength": [0.01, 0.1]}, {"lr": [0.03], "strength": [0.001, 1.0]}],
+    "packnet": [{"lr": [0.05, 0.2], "post_prune_share": [0.2, 0.4]}],
+    "ewc": [{"lr": [0.05, 0.1], "strength": [0.01, 0.03]}],  # all before were below Naive
+    "lwf": [{"lr": [0.01], "strength": [10.0, 30.0]}, {"lr": [0.02], "strength": [3.0, 30.0]}],
+    **_joined(
+        _dlcpa(1024, lr=[0.005], classifier_lr=[0.05, 0.1]),
+        _dlcpa(1024, lr=[0.01], classifier_lr=[0.02, 0.2]),
+    ),
+}
+
 GRIDS: dict[str, dict[str, list[Grid]]] = {
     "digits": {
         **_baselines([0.003, 0.01, 0.03, 0.1], few=[0.01, 0.03]),
@@ -93,16 +134,7 @@ GRIDS: dict[str, dict[str, list[Grid]]] = {
             {"lr": [0.01], "classifier_lr": [0.1]},
         ],
     },
-    "lab-cifar100-10": {
-        **_baselines([0.02, 0.05, 0.1, 0.2], few=[0.03, 0.1]),
-        "naive": [{"lr": [0.02, 0.05, 0.1, 0.2]}],
-        "ewc": [
-            {"lr": [0.05, 0.1], "strength": [0.1, 1.0]},
-            {"lr": [0.05, 0.1], "strength": [0.01, 0.03]},
-        ],
-        "lwf": [{"lr": [0.02, 0.05], "strength": [1.0, 10.0]}],
-        **_dlcpa(1024, lr=[0.01, 0.02], classifier_lr=[0.05, 0.1]),
-    },
+    "lab-cifar100-10": _joined(_LAB, _LAB_MORE),
     # At the scale of the paper, where nothing was published: for who has a GPU.
     **{
         name: {

@@ -17,7 +17,7 @@ class MoCoV2(QueueHead):
 
     As in the authors' runs there is no projector: the normalised features themselves are compared,
     the momentum encoder moves before it encodes the keys, and only the first view enters the
-    cross-entropies.
+    cross-entropies. On a CPU the loss is `info_nce`, which equals solo-learn's.
 
     Args:
         temperature: Of the softmax over similarities. 0.07 in the authors' runs.
