@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx.experimental.optimization import optimize_for_inference
 from torch.utils.data import DataLoader
 
 from avalanche_dlcpa.class_statistics import ClassStatistics, class_statistics, merged
@@ -116,6 +115,9 @@ def optimized(extractor: FrozenExtractor, images: Tensor) -> Callable[[Tensor], 
         with warnings.catch_warnings():  # of the TorchScript that torch itself uses for it
             warnings.simplefilter("ignore", FutureWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
+            # Here, as torch may move what is experimental: then the passes are as they were.
+            from torch.fx.experimental.optimization import optimize_for_inference
+
             faster = optimize_for_inference(extractor.module)
         torch.testing.assert_close(
             faster(few), expected, rtol=0, atol=ROUNDING * float(expected.abs().max())

@@ -89,3 +89,9 @@ def test_what_torch_uses_for_it_warns_no_one():
         "assert optimized(extractor, torch.rand(2, 3, 8, 8)) is not extractor"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_without_torchs_experimental_module_the_passes_are_as_they_were(monkeypatch):
+    extractor = FrozenExtractor(trained(resnet18(10, width=4)))
+    monkeypatch.setitem(sys.modules, "torch.fx.experimental.optimization", None)
+    assert optimized(extractor, torch.rand(2, 3, 8, 8)) is extractor
