@@ -2,6 +2,7 @@
 
 At the lab scale of the comparison (`lab-cifar100-10`), every method has the same budget: eight
 combinations, four and then four more around the best of them, or beyond the edge that it lay on.
+So has DLCPA with the crops and the queue of the authors' runs (`lab-cifar100-10-small-crops`).
 DLCPA's weight of the supervised loss is searched on digits, and the paper's elsewhere.
 """
 
@@ -63,12 +64,19 @@ def _joined(*parts: dict[str, list[Grid]]) -> dict[str, list[Grid]]:
     return {name: [grid for part in parts for grid in part.get(name, [])] for name in parts[0]}
 
 
+def _lab_dlcpa(queue_size: int) -> dict[str, list[Grid]]:
+    return _joined(
+        _dlcpa(queue_size, lr=[0.01, 0.02], classifier_lr=[0.05, 0.1]),
+        _dlcpa(queue_size, lr=[0.005], classifier_lr=[0.05, 0.1]),
+        _dlcpa(queue_size, lr=[0.01], classifier_lr=[0.02, 0.2]),
+    )
+
+
 _LAB = {
     **_baselines([0.02, 0.05, 0.1, 0.2], few=[0.03, 0.1]),
     "naive": [{"lr": [0.02, 0.05, 0.1, 0.2]}],
     "ewc": [{"lr": [0.05, 0.1], "strength": [0.1, 1.0]}],
     "lwf": [{"lr": [0.02, 0.05], "strength": [1.0, 10.0]}],
-    **_dlcpa(1024, lr=[0.01, 0.02], classifier_lr=[0.05, 0.1]),
 }
 _LAB_MORE: dict[str, list[Grid]] = {
     **{
@@ -93,10 +101,6 @@ _LAB_MORE: dict[str, list[Grid]] = {
     "packnet": [{"lr": [0.05, 0.2], "post_prune_share": [0.2, 0.4]}],
     "ewc": [{"lr": [0.05, 0.1], "strength": [0.01, 0.03]}],  # all before were below Naive
     "lwf": [{"lr": [0.01], "strength": [10.0, 30.0]}, {"lr": [0.02], "strength": [3.0, 30.0]}],
-    **_joined(
-        _dlcpa(1024, lr=[0.005], classifier_lr=[0.05, 0.1]),
-        _dlcpa(1024, lr=[0.01], classifier_lr=[0.02, 0.2]),
-    ),
 }
 
 GRIDS: dict[str, dict[str, list[Grid]]] = {
@@ -134,7 +138,8 @@ GRIDS: dict[str, dict[str, list[Grid]]] = {
             {"lr": [0.01], "classifier_lr": [0.1]},
         ],
     },
-    "lab-cifar100-10": _joined(_LAB, _LAB_MORE),
+    "lab-cifar100-10": {**_joined(_LAB, _LAB_MORE), **_lab_dlcpa(1024)},
+    "lab-cifar100-10-small-crops": {"dlcpa-mocov2": _lab_dlcpa(65_536)["dlcpa-mocov2"]},
     # At the scale of the paper, where nothing was published: for who has a GPU.
     **{
         name: {

@@ -176,7 +176,8 @@ def test_every_grid_has_all_hyperparameters_of_its_method():
             assert method in METHODS
             sizes = [int(np.prod([len(choices) for choices in g.values()])) for g in of_method]
             budgets.setdefault(setting, set()).add(sum(sizes))
-    assert budgets["lab-cifar100-10"] == {8}  # the same budget for every method
+    for setting in ("lab-cifar100-10", "lab-cifar100-10-small-crops"):
+        assert budgets[setting] == {8}  # the same budget for every method
     own = {name for name, method in METHODS.items() if method.trains_as is None}
     assert set(GRIDS["lab-cifar100-10"]) == own
 
