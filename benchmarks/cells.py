@@ -195,21 +195,33 @@ def read_result(path: Path) -> Result:
     return result
 
 
+def check_setting(result: Result, cell: Cell) -> None:
+    """Refuse a result of its setting as it was before a change.
+
+    Raises:
+        ValueError: Other data, network, epochs or views.
+    """
+    setting = SETTINGS[cell.setting]
+    now = {"setting_title": setting.title, "epochs": setting.epochs, "views": setting.views}
+    _expect_equal(result, now, cell)
+
+
 def check_same(result: Result, cell: Cell) -> None:
     """Refuse to take a result for that of a cell which would now run otherwise.
 
     Raises:
         ValueError: Other hyperparameters or another budget.
     """
-    setting = SETTINGS[cell.setting]
+    check_setting(result, cell)
     now = {
-        "setting_title": setting.title,
         "hyperparameters": cell.hyperparameters,
-        "epochs": setting.epochs,
         "batch_size": cell.batch_size,
         "num_experiences": cell.num_experiences,
-        "views": setting.views,
     }
+    _expect_equal(result, now, cell)
+
+
+def _expect_equal(result: Result, now: dict[str, Any], cell: Cell) -> None:
     for name, value in now.items():
         if result.get(name) != value:
             raise ValueError(

@@ -7,18 +7,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.analyses import ANALYSES
-from benchmarks.cells import Cell, Result, read_result
+from benchmarks.cells import Cell, Result, check_setting, read_result
 from benchmarks.methods import METHODS
 from benchmarks.settings import SETTINGS
 
-_SHARED = (
-    "setting_title",
-    "hyperparameters",
-    "epochs",
-    "batch_size",
-    "views",
-)  # by the seeds of a mean
-_EVERY = ("method", "setting", "seed", "changes", *_SHARED, "provenance")
+_SHARED = ("hyperparameters", "batch_size")  # by the seeds of a mean
+_SETTING = ("setting_title", "epochs", "views")
+_EVERY = ("method", "setting", "seed", "changes", *_SETTING, *_SHARED, "provenance")
 _METHODS = ("judged_on", "num_experiences", "classes", "class_il", "task_il", "training_seconds")
 
 
@@ -51,9 +46,8 @@ def load_results(folder: Path) -> tuple[list[Result], dict[str, str]]:
             for cell in cells:
                 del found[cell]
                 skipped[files[cell]] = (
-                    f"Expected {', '.join(cell.name for cell in cells)} to share data, network, "
-                    "hyperparameters, epochs, batch size and views, got different ones, whose mean "
-                    "says nothing: delete those of old settings."
+                    f"Expected {', '.join(cell.name for cell in cells)} to share hyperparameters "
+                    "and batch size, got different ones, whose mean says nothing: delete the old."
                 )
     return in_order(found.values()), skipped
 
@@ -65,7 +59,7 @@ def cell_of(result: Result) -> Cell:
 
 
 def _check_whole(result: Result) -> Cell:
-    """The cell of a result on the test set that learned all that its setting says.
+    """The cell of a result on the test set that learned all that its setting says, as it is now.
 
     Raises:
         ValueError: Another result.
@@ -76,6 +70,7 @@ def _check_whole(result: Result) -> Cell:
     if missing:
         raise ValueError(f"Expected a result with {', '.join(missing)}, got one without.")
     cell = cell_of(result)
+    check_setting(result, cell)
     if cell.method in METHODS:
         if result["judged_on"] != "test_stream":
             raise ValueError(f"Expected a result on test_stream, got one on {result['judged_on']}.")
