@@ -117,6 +117,9 @@ def add_pool_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=1, help="cells at a time on this machine")
     parser.add_argument("--ray", metavar="ADDRESS", help="of a Ray cluster, or 'local'")
     parser.add_argument("--gpus", type=float, default=0.0, help="of Ray's GPUs a cell, e.g. 0.25")
+    parser.add_argument(
+        "--checkpoints", type=Path, help="folder that all machines of Ray share, for cells that die"
+    )
 
 
 def pool_of(words: argparse.Namespace, folder: Path) -> Runner:
@@ -130,6 +133,11 @@ def pool_of(words: argparse.Namespace, folder: Path) -> Runner:
         raise ValueError(f"Expected `--jobs` to be at least 1, got {words.jobs}.")
     if words.ray is None and words.gpus:
         raise ValueError(f"Expected --gpus with --ray alone, got {words.gpus:g}: see --device.")
+    if words.ray is None and words.checkpoints:
+        raise ValueError(
+            f"Expected --checkpoints with --ray alone, got {words.checkpoints}: without, they lie "
+            "beside the results."
+        )
     if words.ray is not None and words.jobs > 1:
         raise ValueError(
             f"Expected --jobs without --ray, which fills its cluster, got {words.jobs} jobs: leave "
@@ -147,6 +155,7 @@ def pool_of(words: argparse.Namespace, folder: Path) -> Runner:
             threads=words.threads,
             dataset_root=root,
             device=words.device,
+            checkpoints=words.checkpoints and words.checkpoints.absolute(),
         )
     options = ["--device", words.device, "--threads", str(words.threads)]
     options += ["--dataset-root", root] if root else []

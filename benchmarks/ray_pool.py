@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import Cell, Result, result_path
+from benchmarks.cells import Cell, Result, checkpoints_path, result_path
 from benchmarks.json_file import save_json
 from benchmarks.origin import ROOT, commit
 from benchmarks.pool import Progress
-from benchmarks.run import run_cell
+from benchmarks.run import remove_checkpoints, run_cell
 
 try:
     import ray
@@ -42,11 +42,13 @@ def run_on_ray(
     threads: int,
     dataset_root: str | None,
     device: str,
+    checkpoints: Path | None = None,
 ) -> Iterator[list[Progress]]:
     """Run cells as tasks of a Ray cluster; the counterpart of `pool.run_in_processes`.
 
-    A cell whose worker dies is run again, elsewhere if need be. The code of this checkout goes with
-    the tasks; the packages it needs and the data must be on every machine.
+    A cell whose worker dies is run again, elsewhere if need be; one of DLCPA goes on where it was,
+    if there is a folder for checkpoints. The code of this checkout goes with the tasks; packages
+    that it needs and the data must be on every machine.
 
     Args:
         cells: What to run.
@@ -57,35 +59,81 @@ def run_on_ray(
         threads: Of torch, for each cell, and so many CPUs.
         dataset_root: Folder of the data on every machine; None: Avalanche's default.
         device: Where to train.
+        checkpoints: Folder on a file system that all machines share; None: none are kept.
 
     Yields:
-        Which cells are not done; one that has ended is in it a last time.
+        How far those at work are, again and again; one that has ended is in it a last time.
+
+    Raises:
+        ValueError: There is no cluster at that address.
     """
     origin = commit()  # of the code that is sent: the run may outlast it here
-    if not ray.is_initialized():
-        ray.init(
-            address=address,
-            runtime_env={"working_dir": str(ROOT), "excludes": NOT_SENT},
-            log_to_driver=False,
-        )
+    _connect(address)
+    board = ray.remote(num_cpus=0, max_restarts=-1)(_Board).remote()
     task = ray.remote(max_retries=RETRIES, num_cpus=threads, num_gpus=gpus)(_run)
     options = {"threads": threads, "dataset_root": dataset_root, "device": device}
-    at_work = {task.remote(cell, **options): cell for cell in cells}
+    at_work = {}
+    for cell in cells:
+        own = checkpoints and checkpoints_path(cell, checkpoints)
+        at_work[task.remote(cell, board, checkpoints=own, **options)] = cell
     try:
         while at_work:
             ended, _ = ray.wait(list(at_work), timeout=POLL_SECONDS)
             reports = [_collect(handle, at_work.pop(handle), folder, origin) for handle in ended]
-            yield [*reports, *(Progress(cell, 0) for cell in at_work.values())]
+            for report in reports:
+                if checkpoints is not None and report.failure is None:
+                    remove_checkpoints(report.cell, checkpoints)
+            learned = _read(board)
+            begun = (cell for cell in at_work.values() if cell in learned)
+            yield [*reports, *(Progress(cell, learned[cell]) for cell in begun)]
     finally:
         for handle in at_work:
             ray.cancel(handle, force=True)
+        ray.kill(board)
 
 
-def _run(cell: Cell, *, threads: int, **options: Any) -> Result:
+class _Board:
+    """An actor that cells tell how many experiences they have learned."""
+
+    def __init__(self) -> None:
+        self._learned: dict[Cell, int] = {}
+
+    def tell(self, cell: Cell, learned: int) -> None:
+        """Take the count of a cell."""
+        self._learned[cell] = learned
+
+    def read(self) -> dict[Cell, int]:
+        """The counts of all cells that have begun."""
+        return self._learned
+
+
+def _read(board: Any) -> dict[Cell, int]:
+    try:
+        return ray.get(board.read.remote())
+    except ray.exceptions.RayError:  # its machine has died; it starts again elsewhere
+        return {}
+
+
+def _connect(address: str) -> None:
+    """Join the cluster, unless this process is in one already."""
+    if ray.is_initialized():
+        return
+    code = {"working_dir": str(ROOT), "excludes": NOT_SENT}
+    try:
+        ray.init(address=address, runtime_env=code, log_to_driver=False)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"Expected --ray to be the address of a Ray cluster that is running, or 'local', got "
+            f"'{address}': {_last_line(error)}"
+        ) from error
+
+
+def _run(cell: Cell, board: Any, *, threads: int, **options: Any) -> Result:
     import torch
 
     torch.set_num_threads(threads)
-    return run_cell(cell, **options)
+    board.tell.remote(cell, 0)
+    return run_cell(cell, on_experience=lambda count: board.tell.remote(cell, count), **options)
 
 
 def _collect(handle: Any, cell: Cell, folder: Path, origin: str) -> Progress:
@@ -94,6 +142,9 @@ def _collect(handle: Any, cell: Cell, folder: Path, origin: str) -> Progress:
         result["provenance"]["commit"] = origin  # the code came from here, without its history
         save_json(result, result_path(cell, folder))
     except (ray.exceptions.RayError, OSError, ValueError) as error:  # the last: NaN is no JSON
-        reason = str(error).strip().splitlines()[-1]
-        return Progress(cell, 0, ended=True, failure=reason)
+        return Progress(cell, 0, ended=True, failure=_last_line(error))
     return Progress(cell, cell.num_experiences, ended=True)
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1]

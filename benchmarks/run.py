@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 import avalanche_dlcpa
-from avalanche_dlcpa import DLCPAStrategy, seed_everything
+from avalanche_dlcpa import DLCPAStrategy, NonFiniteLossError, seed_everything
 from benchmarks.analyses import ANALYSES
 from benchmarks.cells import (
     FORMAT,
@@ -175,13 +176,16 @@ def main() -> None:
             return
     except ValueError as error:
         parser.error(str(error))
-    result = run_cell(
-        cell,
-        dataset_root=words.dataset_root,
-        device=words.device,
-        checkpoints=checkpoints if words.resume else None,
-        on_experience=lambda learned: print(f"learned {learned} experiences", flush=True),
-    )
+    try:
+        result = run_cell(
+            cell,
+            dataset_root=words.dataset_root,
+            device=words.device,
+            checkpoints=checkpoints if words.resume else None,
+            on_experience=lambda learned: print(f"learned {learned} experiences", flush=True),
+        )
+    except (FileNotFoundError, NonFiniteLossError) as error:  # missing data, or it diverged
+        sys.exit(f"{type(error).__name__}: {error}")
     print(f"wrote {save_json(result, path)}")
     remove_checkpoints(cell, words.out)
 

@@ -232,7 +232,7 @@ def main() -> None:
             )
         chosen = complete(methods, failures)
         choose(setting, chosen)
-    except ValueError as error:
+    except (ValueError, ImportError) as error:
         parser.error(str(error))
     for cell, reason in failures.items():
         print(f"failed: {cell.name}: {reason}")

@@ -138,7 +138,9 @@ def test_a_cell_that_fails_is_reported_with_its_reason_and_stops_no_other(tmp_pa
     assert list(failures) == [bad]
     assert "NonFiniteLossError: Expected finite weights after 1 experiences" in failures[bad]
     assert [p.name for p in tmp_path.glob("*.json")] == [f"{good.name}.json"]
-    assert [p.name for p in (tmp_path / "logs").iterdir()] == [f"{bad.name}.log"]
+    (log,) = (tmp_path / "logs").iterdir()
+    assert log.name == f"{bad.name}.log"
+    assert "Traceback" not in log.read_text()
 
 
 def test_the_view_says_what_is_at_work_also_where_no_task_has_ended(monkeypatch, capsys):
@@ -219,6 +221,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
         (["table4", "--jobs", "0"], "Expected `--jobs` to be at least 1, got 0"),
         (["table4", "--gpus", "0.5"], "Expected --gpus with --ray alone, got 0.5"),
         (["table4", "--jobs", "2", "--ray", "local"], "Expected --jobs without --ray"),
+        (["table4", "--checkpoints", "kept"], "Expected --checkpoints with --ray alone, got kept"),
         (
             ["--methods", "ewc", "--settings", "cifar100-10", "--scale", "lab"],
             "Expected --scale with a table or figure alone, got --scale lab",
@@ -248,12 +251,21 @@ def test_an_unknown_word_is_refused_before_anything_runs(
     assert not list(tmp_path.iterdir())
 
 
+NO_NETWORK = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
+
+
 def test_data_that_are_missing_are_named_with_their_place(tmp_path):
     words = ["--methods", "dlcpa-mocov2", "--settings", "cifar100-10", "--seeds", 0]
-    answer = call(*words, "--dataset-root", tmp_path / "nowhere", "--out", tmp_path / "out")
+    out = tmp_path / "out"
+    answer = call(
+        *words, "--dataset-root", tmp_path / "nowhere", "--out", out,
+        env={**os.environ, **NO_NETWORK, "no_proxy": ""}, timeout=300,
+    )  # fmt: skip
     assert answer.returncode == 1
     assert "lacks cifar-100-python/train" in answer.stdout
     assert str(tmp_path / "nowhere") in answer.stdout
+    (log,) = (out / "logs").iterdir()
+    assert "Traceback" not in log.read_text()
 
 
 TRIAL = '"{""lr"": 0.1}"'  # as tuning.csv writes it

@@ -1,25 +1,43 @@
+"""The same grids on Ray: a cluster of two machines, each with one core, and one GPU in name."""
+
 import signal
-import time
+import sys
 
 import psutil
 import pytest
 
-from benchmarks.cells import grid, read_result, result_path
+from benchmarks import compare
+from benchmarks.cells import checkpoints_path, grid, read_result, result_path
 from benchmarks.live import run_grid
 from benchmarks.run import run_cell
 
 ray = pytest.importorskip("ray", reason="Ray, an optional extra, is not installed")
 
-CELLS = grid(["naive", "ewc"], ["digits-cifar100-5"], [0, 1])
+TWIN = "digits-cifar100-10"  # five tasks, a second each
+CELLS = grid(["naive", "dlcpa-mocov2"], [TWIN], [0, 1])
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    yield  # started by the first grid, as for users: the code goes to the workers as a package
+def address():
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 1})
+    cluster.add_node(num_cpus=1)
+    yield cluster.address
     ray.shutdown()
+    cluster.shutdown()
 
 
-def at_work():
+def run_all(cells, folder, address, *, gpus=0, **options):
+    from benchmarks.ray_pool import run_on_ray
+
+    return run_on_ray(
+        cells, folder, address=address, gpus=gpus, threads=1, dataset_root=None, device="cpu",
+        **options,
+    )  # fmt: skip
+
+
+def workers():
     """The processes that work on a cell."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
@@ -28,43 +46,78 @@ def at_work():
     return found
 
 
-def run_all(cells, folder):
-    from benchmarks.ray_pool import run_on_ray
-
-    return run_on_ray(
-        cells, folder, address="local", gpus=0, threads=1, dataset_root=None, device="cpu"
-    )
+def numbers(result):
+    return [result["class_il"], result["task_il"], result["provenance"]["commit"]]
 
 
-def test_a_cell_whose_worker_is_killed_is_not_lost(cluster, tmp_path):
-    killed = []
+def test_a_cell_whose_worker_is_killed_midway_is_not_lost(address, tmp_path, monkeypatch):
+    from benchmarks import ray_pool
+
+    monkeypatch.setattr(ray_pool, "POLL_SECONDS", 0.05)
+    results, kept = tmp_path / "results", tmp_path / "kept"
+    most_at_work, learned, killed = [], {}, []
 
     def run_and_kill(cells):
-        for reports in run_all(cells, tmp_path):
-            if not killed:
-                deadline = time.monotonic() + 300
-                while not (workers := at_work()):
-                    assert time.monotonic() < deadline
-                    time.sleep(0.01)
-                workers[0].send_signal(signal.SIGKILL)
-                killed.append(workers[0].pid)
+        for reports in run_all(cells, results, address, checkpoints=kept):
+            begun = [report for report in reports if not report.ended]
+            most_at_work.append(len(begun))
+            for report in begun:
+                learned.setdefault(report.cell, []).append(report.learned)
+            midway = [r.cell for r in begun if r.cell.method != "naive" and r.learned == 2]
+            if midway and not killed:
+                killed.append(midway[0])
+                for worker in workers():  # of both machines
+                    worker.send_signal(signal.SIGKILL)
             yield reports
 
     ended = []
     failures = run_grid(CELLS, run_and_kill, on_end=lambda cell, failure: ended.append(cell))
-    assert killed
     assert failures == {}
+    assert max(most_at_work) == 2  # what waits is not shown as if it ran
     assert sorted(cell.name for cell in ended) == sorted(cell.name for cell in CELLS)
+    again = learned[killed[0]]
+    assert 0 in again[again.index(2) :]  # begun a second time
+    assert 1 not in again[again.index(2) :]  # and gone on where it was
     for cell in CELLS:
-        found, expected = read_result(result_path(cell, tmp_path)), run_cell(cell)
-        assert found["task_il"] == expected["task_il"]
-        assert found["class_il"] == expected["class_il"]
-        assert found["provenance"]["commit"] == expected["provenance"]["commit"]
+        assert numbers(read_result(result_path(cell, results))) == numbers(run_cell(cell))
+        assert not checkpoints_path(cell, kept).exists()
 
 
-def test_a_cell_that_fails_is_reported_with_its_reason(cluster, tmp_path):
-    cells = grid(["naive"], ["digits-cifar100-5"], [0], [{"lr": 1e30}, {}])
-    failures = run_grid(cells, lambda chosen: run_all(chosen, tmp_path))
+@pytest.mark.parametrize("gpus", [0.5, 1])
+def test_a_cell_takes_its_fraction_of_a_gpu(address, tmp_path, monkeypatch, gpus):
+    from benchmarks import ray_pool
+
+    monkeypatch.setattr(ray_pool, "POLL_SECONDS", 0.05)
+    left = set()
+    for reports in run_all(CELLS[1:2], tmp_path, address, gpus=gpus):
+        if any(report.learned for report in reports if not report.ended):
+            left.add(ray.available_resources().get("GPU", 0))
+    assert min(left) == 1 - gpus
+
+
+def test_the_command_runs_on_a_cluster(address, tmp_path, monkeypatch, capsys):
+    words = ["compare", "--methods", "naive", "--settings", TWIN, "--seeds", "0", "1"]
+    monkeypatch.setattr(
+        sys, "argv", [*words, "--ray", address, "--gpus", "0.5", "--out", str(tmp_path)]
+    )
+    with pytest.raises(SystemExit) as end:
+        compare.main()
+    assert end.value.code == 0
+    assert "2 run, 0 failed, 0 skipped" in capsys.readouterr().out
+    assert len(list(tmp_path.glob("*.json"))) == 2
+
+
+def test_a_cell_that_fails_is_reported_with_its_reason(address, tmp_path):
+    cells = grid(["naive"], [TWIN], [0], [{"lr": 1e30}, {}])
+    failures = run_grid(cells, lambda chosen: run_all(chosen, tmp_path, address))
     assert list(failures) == cells[:1]
     assert "Expected finite weights after 1 experiences" in failures[cells[0]]
     assert [path.name for path in tmp_path.iterdir()] == [f"{cells[1].name}.json"]
+
+
+def test_a_cluster_that_is_not_there_is_named(tmp_path, monkeypatch):
+    ray.shutdown()  # whatever the other tests have joined
+    words = ["compare", "--methods", "naive", "--settings", TWIN, "--ray", "no-address"]
+    monkeypatch.setattr(sys, "argv", [*words, "--out", str(tmp_path)])
+    with pytest.raises(SystemExit, match="Expected --ray to be the address of a Ray cluster that"):
+        compare.main()
