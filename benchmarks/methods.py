@@ -126,6 +126,18 @@ def _si(network: nn.Module, **options: Any) -> SupervisedTemplate:
     return _avalanche(SynapticIntelligence, strength="si_lambda")(network, **options)
 
 
+def icarl_memory(num_classes: int) -> int:
+    """The largest memory with which iCaRL never keeps more than `BUFFER_SIZE` samples.
+
+    Avalanche's takes an equal share of each class seen so far, rounded up.
+
+    Example:
+        >>> icarl_memory(100), icarl_memory(200)  # in the end 5 and 2 of each class
+        (420, 334)
+    """
+    return min(BUFFER_SIZE // seen * seen for seen in range(1, num_classes + 1))
+
+
 def _icarl(
     network: nn.Module, *, setting: Setting, lr: float, momentum: float = 0.0, **options: Any
 ) -> ICaRL:
@@ -134,7 +146,7 @@ def _icarl(
         feature_extractor=extractor,
         classifier=classifier,
         optimizer=SGD([*extractor.parameters(), *classifier.parameters()], lr, momentum),
-        memory_size=BUFFER_SIZE,
+        memory_size=icarl_memory(setting.num_classes),
         buffer_transform=setting.buffer_transform,
         fixed_memory=True,
         **options,

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -70,6 +72,15 @@ def test_mini_batches_above_the_buffer_are_replayed_too(method, monkeypatch):
 def test_a_buffer_is_filled_with_500_samples_and_no_more(method):
     kept = samples_kept(trained(method, setting="digits", train_epochs=1))
     assert 0.9 * BUFFER_SIZE <= kept <= BUFFER_SIZE
+
+
+@pytest.mark.parametrize("num_classes", [10, 100, 200])
+def test_icarl_keeps_no_more_than_its_buffer_after_any_class(num_classes):
+    memory = methods.icarl_memory(num_classes)
+    kept = [math.ceil(memory / seen) * seen for seen in range(1, num_classes + 1)]
+    assert max(kept) <= BUFFER_SIZE
+    more = [math.ceil((memory + 1) / seen) * seen for seen in range(1, num_classes + 1)]
+    assert max(more) > BUFFER_SIZE
 
 
 def samples_kept(strategy):

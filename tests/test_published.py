@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import data_statistics
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.methods import METHODS
 from benchmarks.published import AVERAGE, PUBLISHED, read_published
@@ -52,6 +53,16 @@ def test_every_number_stands_in_its_column(table):
         if NUMBER.search(cell)
     ]
     assert [(p.setting, p.scenario, p.measure) for p in published] == want
+
+
+def test_data_statistics_are_those_of_the_paper():
+    if not PAPER.is_file():
+        pytest.skip("the paper's source is not in ../shared/paper")
+    table = PAPER.read_text(encoding="utf-8").split(r"\label{tab:data}")[1]
+    body = table.split(r"\midrule")[1].split(r"\bottomrule")[0]
+    ours = [data_statistics.PUBLISHED[name] for name in ("CIFAR-100", "Tiny-ImageNet")]
+    in_rows = " ".join(text for row in zip(*ours, strict=True) for text in row)
+    assert re.findall(r"\d+", in_rows) == re.findall(r"\d+", body)
 
 
 @pytest.mark.parametrize("table", TABLES)
