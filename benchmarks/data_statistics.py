@@ -28,8 +28,8 @@ PUBLISHED = {
     "Tiny-ImageNet": ("3 x 64 x 64", "200", "450", "50", "100"),
 }
 NOTE = (
-    "Images a class in each split. Tiny-ImageNet has 50 labelled images a class beside its training "
-    "images: they are the test set."
+    "Images a class in each split. Beside its training images Tiny-ImageNet has 50 labelled ones a "
+    "class: they are the test set."
 )
 
 

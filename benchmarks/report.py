@@ -29,7 +29,7 @@ from benchmarks.names import expect_known
 from benchmarks.orders import order_tables
 from benchmarks.page import Section, write_page
 from benchmarks.settings import SCALES, SETTINGS
-from benchmarks.tables import comparison_table, experiment_table, results_of
+from benchmarks.tables import comparison_table, experiment_table, numbers_behind, results_of
 
 
 def make_sections(
@@ -86,9 +86,7 @@ def _experiment_section(name: str, scale: str, results: list[Result], folder: Pa
         orders = order_tables(name, scale, results) if name == "grid" else []
         tables = [experiment_table(name, scale, results), *orders]
     else:
-        judged = [result for result in results if result["method"] in METHODS]
-        settings = dict.fromkeys(result["setting"] for result in judged)
-        tables = [comparison_table(r for r in judged if r["setting"] == one) for one in settings]
+        tables = numbers_behind(name, results)
     place = ["--scale", scale, *_seeds(results), "--out", _shown(folder)]
     return Section(
         anchor=f"{name}-{scale}",

@@ -68,9 +68,10 @@ def _few_images(
     validation_fraction: float = 0.0,
     **options: Any,
 ) -> NCScenario:
-    """A stream of few training images a class; for validation, `VALIDATION_IMAGES` further ones.
+    """A stream of few training images a class, the first ones.
 
-    10 % of so few would tell settings 5 points apart from none.
+    10 % of so few would tell settings 5 points apart from none. For validation `VALIDATION_IMAGES`
+    more a class are therefore read, and so many, drawn at random from all, held out.
     """
     if validation_fraction == 0:
         return split(num_experiences, train_images_per_class=images_a_class, **options)

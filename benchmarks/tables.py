@@ -9,6 +9,7 @@ from benchmarks.cells import Result
 from benchmarks.experiments import EXPERIMENTS, SCENARIOS, Column, Experiment, title_of
 from benchmarks.loading import by_method, in_order
 from benchmarks.markup import NOTHING, Entry, Row, Table
+from benchmarks.methods import METHODS
 from benchmarks.published import AVERAGE, Published, read_published
 from benchmarks.settings import SETTINGS, at_scale
 from benchmarks.summaries import Summary, marks, measure_of, percent, summarize, with_deviation
@@ -18,7 +19,10 @@ _PACKNET = (
     "Our PackNet trains a network with group norm without parameters in the place of batch norm, "
     "and with a bias in every convolution: Avalanche's PackNet takes no other."
 )
+_GPM = "The paper's figure has GPM as well, which is not among Avalanche's strategies."
 _REMARKS = {
+    "over-time": f"{_GPM} It does not tell into how many tasks Tiny-ImageNet is split there.",
+    "confusion": _GPM,
     "table2": _PACKNET,
     "table8": _PACKNET,
     "table10": "The paper does not tell its orders, ours come from the seeds 1 to 5: only the "
@@ -234,6 +238,18 @@ def _notes(
         yield f"† The paper quotes it from {', '.join(sorted(quoted))}."
     if name in _REMARKS:
         yield _REMARKS[name]
+
+
+def numbers_behind(name: str, results: Iterable[Result]) -> list[Table]:
+    """Of a figure of the paper, a comparison for each of its settings."""
+    judged = [result for result in results if result["method"] in METHODS]
+    remark = (_REMARKS[name],) if name in _REMARKS else ()
+    return [
+        dataclasses.replace(
+            comparison_table(r for r in judged if r["setting"] == setting), notes=remark
+        )
+        for setting in dict.fromkeys(result["setting"] for result in judged)
+    ]
 
 
 COLUMNS = ("Class-IL ACC", "Task-IL ACC", "Class-IL BWT", "Task-IL BWT", "seconds")

@@ -8,7 +8,7 @@ import pytest
 from synthetic_results import make_result, write
 
 from benchmarks import report
-from benchmarks.report import make_sections
+from benchmarks.report import make_sections, write_report
 
 LAB = "lab-cifar100-10"
 
@@ -216,3 +216,10 @@ def test_figures_of_the_paper_come_with_the_numbers_behind_them(tmp_path):
     assert "CIFAR-100" in headings[0]
     assert "Tiny-ImageNet" in headings[1]
     assert [p.path.name for p in section.pictures] == ["lambda_lab_1.png"]
+
+
+@pytest.mark.parametrize(("name", "setting"), [("over-time", "lab-tiny-10"), ("confusion", LAB)])
+def test_a_figure_says_which_panel_of_the_paper_it_lacks(tmp_path, name, setting):
+    sections = make_sections([make_result("der++", setting)], tmp_path, experiment=name)
+    for path in write_report(sections, {}, tmp_path)[-2:]:
+        assert "has GPM as well, which is not among Avalanche" in path.read_text(), path.name
