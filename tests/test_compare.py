@@ -23,10 +23,11 @@ from benchmarks.settings import SCALES, SETTINGS
 
 ROOT = Path(__file__).parents[1]
 TWIN = "digits-cifar100-5"  # two tasks, a second a cell
-GRID = grid(["naive", "ewc"], [TWIN], range(6))
+METHODS = ("naive", "ewc", "dlcpa-mocov2")  # the last keeps checkpoints
+GRID = grid(METHODS, [TWIN], range(4))
 COMMAND = [
     *(sys.executable, "-W", "ignore", "-m", "benchmarks.compare"),
-    *("--methods", "naive", "ewc", "--settings", TWIN, "--seeds", *map(str, range(6))),
+    *("--methods", *METHODS, "--settings", TWIN, "--seeds", *map(str, range(4))),
     *("--jobs", "2", "--out"),
 ]
 
