@@ -53,6 +53,7 @@ class ClassifierAlignment:
     def step_(self, loss: Tensor) -> None:
         """One step on the classifiers for the loss of Eq. 9, in place."""
         assert self.optimizer is not None
+        self.optimizer.zero_grad(set_to_none=True)  # those of another loss, which others have left
         with torch.enable_grad():
             loss.backward()
         self.optimizer.step()

@@ -88,7 +88,7 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
         assert self._classes is not None
         layer = self._layer(strategy)
         self.alignment.follow(layer.requires_grad_(True).parameters())
-        own = torch.isin(strategy.mb_y, self._classes)  # a replay plugin mixes in others
+        own = self._own(strategy)
         features, labels = self._features(strategy, layer)[own], strategy.mb_y[own]
         if len(labels) == 0:
             return
@@ -97,14 +97,26 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
         targets = torch.searchsorted(self._classes, labels)
         self.alignment.step_(strategy._criterion(logits, targets))
 
+    def _own(self, strategy: Any) -> Tensor:
+        """Which samples (B,) are of the experience; a replay plugin mixes in others."""
+        assert self._classes is not None
+        own = torch.isin(strategy.mb_y, self._classes)
+        if len(strategy.mbatch) > 2:  # labels may restart in each task
+            own &= strategy.mbatch[-1] == task_label_of(strategy.experience)
+        return own
+
     @torch.no_grad()
     def _features(self, strategy: Any, layer: nn.Linear) -> Tensor:
-        """What the head is given, (B, D)."""
+        """What the head would be given of all samples, (B, D)."""
         seen: list[Tensor] = []
         hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        model, x = self._model(strategy), strategy.mb_x
         task_labels = strategy.mbatch[-1] if len(strategy.mbatch) > 2 else None
+        if isinstance(model.get_submodule(self.head or ""), MultiHeadClassifier):
+            # each sample as if it were of this task: else the layer would see some of them alone
+            task_labels = torch.full_like(strategy.mb_y, task_label_of(strategy.experience))
         try:
-            avalanche_forward(self._model(strategy), strategy.mb_x, task_labels)
+            avalanche_forward(model, x, task_labels)
         finally:
             hook.remove()
         return seen[-1]

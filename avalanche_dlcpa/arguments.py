@@ -7,6 +7,7 @@ import numbers
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead
 
@@ -73,6 +74,24 @@ def expect_bytes(image_cache_bytes: Any) -> None:
         raise ValueError(
             f"Expected `image_cache_bytes` to be a number of at least 0, got {image_cache_bytes!r}:"
             " 0 for Avalanche's own loader."
+        )
+
+
+def expect_epochs(train_epochs: Any) -> None:
+    """Refuse to count a task in the average that was never trained."""
+    if not isinstance(train_epochs, numbers.Integral) or int(train_epochs) < 1:
+        raise ValueError(f"Expected `train_epochs` to be at least 1, got {train_epochs!r}.")
+
+
+def expect_criterion(criterion: Any, num_classes: int | None = None) -> None:
+    """Refuse a criterion that answers no scalar, or, once K is known, weighs other columns."""
+    if getattr(criterion, "reduction", "mean") == "none":
+        raise ValueError("Expected a criterion that answers a scalar, got reduction='none'.")
+    weight = getattr(criterion, "weight", None)
+    if num_classes is not None and isinstance(weight, Tensor) and len(weight) != num_classes:
+        raise ValueError(
+            f"Expected the criterion to have a weight for each of the {num_classes} classes of the "
+            f"experience, got {len(weight)}: it sees the logits of those alone. Leave `weight` out."
         )
 
 

@@ -60,8 +60,9 @@ def exponential_average_(
     average: Iterable[Tensor], source: Iterable[Tensor], *, decay: float = EMA_DECAY
 ) -> None:
     """Move ``average`` towards ``source`` by a share of 1 - decay, in place: ablation (c)."""
-    for mean, now in zip(average, source, strict=True):
-        mean.lerp_(now.to(mean.dtype), 1 - decay)
+    average = list(average)
+    source = [now.to(mean.dtype) for mean, now in zip(average, source, strict=True)]
+    torch._foreach_lerp_(average, source, 1 - decay)
 
 
 class ParameterAverage:

@@ -127,9 +127,13 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
             average.end(_pieces(blocks, source))
         self.num_averaged += 1
         dataset = strategy.experience.dataset.eval()
-        recalibrate_batch_norm_(
-            self.averaged_model, dataset, batch_size=strategy.train_mb_size, device=strategy.device
-        )
+        with preserved_random_states(strategy.device):  # dropout draws
+            recalibrate_batch_norm_(
+                self.averaged_model,
+                dataset,
+                batch_size=strategy.train_mb_size,
+                device=strategy.device,
+            )
         self._has_statistics = True
 
     def before_eval(self, strategy: Any, **kwargs: Any) -> None:

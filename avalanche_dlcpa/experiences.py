@@ -71,6 +71,18 @@ def task_label_of(experience: Any) -> int:
 
 
 def some_samples(dataset: Any, most: int = 64) -> Tensor:
-    """Samples of all over a dataset, as evaluation sees them, (at most about 2 * most, ...)."""
+    """Samples of all over a dataset, as evaluation sees them, (at most about 2 * most, ...).
+
+    Raises:
+        ValueError: They are no tensors of one shape.
+    """
     plain = dataset.eval()
-    return torch.stack([plain[i][0] for i in range(0, len(plain), max(1, len(plain) // most))])
+    samples = [plain[i][0] for i in range(0, len(plain), max(1, len(plain) // most))]
+    kinds = {str(tuple(x.shape)) if isinstance(x, Tensor) else type(x).__name__ for x in samples}
+    if len(kinds) > 1 or not isinstance(samples[0], Tensor):
+        raise ValueError(
+            "Expected images that are tensors of one shape with the transforms of evaluation, got "
+            f"{' and '.join(sorted(kinds)[:3])}: add ToTensor() to them, and Resize(...) where "
+            "sizes differ, or pass `views=PaperViews(mean=..., std=...)`."
+        )
+    return torch.stack(samples)

@@ -43,6 +43,7 @@ class ExperienceSchedule:
 
         Raises:
             TypeError: What the function made is no scheduler that is stepped without a metric.
+            ValueError: It made a scheduler for another optimizer than the one that it was given.
         """
         if self.make_scheduler is None:
             return
@@ -59,6 +60,11 @@ class ExperienceSchedule:
                 f"Expected `{self.name}` to make an LRScheduler that steps without a metric, got "
                 f"{type(scheduler).__name__}: for ReduceLROnPlateau use Avalanche's "
                 "LRSchedulerPlugin."
+            )
+        if scheduler.optimizer is not optimizer:
+            raise ValueError(
+                f"Expected `{self.name}` to make a scheduler for the optimizer that it is given, "
+                "got one for another optimizer: pass `lambda optimizer: StepLR(optimizer, 30)`."
             )
         self.scheduler = scheduler
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -112,7 +113,7 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
         self._optimizer = _optimizer_like(strategy.optimizer, self.ssl)
         if isinstance(self.views, PaperViews):
             dataset = strategy.experience.dataset
-            self.views.fit(dataset, some_samples(dataset))
+            self.views.fit(dataset, functools.partial(some_samples, dataset))
 
     def _build(self, features: _SharedFeatures) -> None:
         """Build the head before the first experience; later the model must be of the same form."""

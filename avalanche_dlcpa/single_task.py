@@ -28,6 +28,7 @@ from avalanche_dlcpa.optimizer import (
     check_optimizer,
     remove_parameters_,
     split_parameters,
+    start_afresh_,
 )
 from avalanche_dlcpa.single_task_model import SingleTaskModel
 from avalanche_dlcpa.task_classifiers import ClassifierScope
@@ -167,7 +168,7 @@ class SingleTaskStrategy(SupervisedTemplate):
         remove_parameters_(self.optimizer, self.model.classifiers)
         self.optimizer.param_groups[self._group]["params"] += self.model.classifier.parameters()
         if reset_optimizer_state:
-            self.optimizer.state.clear()
+            start_afresh_(self.optimizer)
 
     def forward(self) -> Tensor:
         """Answer the mini-batch: logits (B, W) by class label."""

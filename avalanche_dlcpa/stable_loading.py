@@ -51,7 +51,8 @@ def load_stable(path: str | os.PathLike[str], model: nn.Module) -> tuple[nn.Modu
             f"'{info.head}', as in '{path}', got a {type(model).__name__}. {first_line(error)}"
         ) from error
     like, num_classes = next(iter(start.weights.values())), len(info.labels)
-    bias = like.new_empty(num_classes) if start.has_bias else None
+    has_bias = start.has_bias or info.kind == "gaussian"  # which always has one
+    bias = like.new_empty(num_classes) if has_bias else None
     attach_head(loaded, like.new_empty(num_classes, start.in_features), bias)
     whose = f"'{path}' was exported from ({info.architecture})"
     _expect_same(loaded, tensors, whose)

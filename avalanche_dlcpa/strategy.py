@@ -23,6 +23,8 @@ from avalanche_dlcpa.arguments import (
     expect_batch_size,
     expect_bytes,
     expect_choice,
+    expect_criterion,
+    expect_epochs,
     expect_queue,
     expect_weight,
 )
@@ -51,6 +53,7 @@ from avalanche_dlcpa.resumption import ResumableTemplate
 from avalanche_dlcpa.schedules import ExperienceSchedule, SchedulerFactory
 from avalanche_dlcpa.seeded_loader import seeded
 from avalanche_dlcpa.self_supervised import HEADS, SelfSupervisedHead, make_head
+from avalanche_dlcpa.self_supervised.head import expect_wide
 from avalanche_dlcpa.stable_file import checksum_of
 from avalanche_dlcpa.stable_loading import (
     expect_trained,
@@ -180,6 +183,8 @@ class DLCPAStrategy(ResumableTemplate):
         expect_choice("precision", precision, PRECISIONS)
         expect_weight("supervised_weight", supervised_weight)
         expect_bytes(image_cache_bytes)
+        expect_epochs(train_epochs)
+        expect_criterion(criterion)
         if not (views is None or callable(views)):
             raise TypeError(f"Expected `views` to be a function, got {type(views).__name__}.")
         self.ssl = make_head(ssl)
@@ -202,6 +207,14 @@ class DLCPAStrategy(ResumableTemplate):
         parameters = split_parameters(model, head)
         check_optimizer(optimizer, parameters, self.ssl)
         check_plugins([*(plugins or ()), criterion], optimizer, eval_every)
+        if self.ssl is not None and self.ssl.has_momentum_encoder:
+            expect_wide(model)
+        if getattr(model, "is_learning", False):
+            raise ValueError(
+                "Expected a DualLearner between two experiences, got one whose last experience was "
+                "broken off, and is half in its average: go on with the strategy that trained it, "
+                "or from a checkpoint."
+            )
 
         # All is checked; from here on the user's model and optimizer are changed.
         dual = _as_dual_learner(model, head, bn_statistics)
@@ -293,7 +306,8 @@ class DLCPAStrategy(ResumableTemplate):
             self.ssl.to(self.device).train()
             self.ssl.before_training_exp()
         if isinstance(self.views, PaperViews):
-            self.views.fit(self.experience.dataset, some_samples(self.experience.dataset))
+            dataset = self.experience.dataset
+            self.views.fit(dataset, functools.partial(some_samples, dataset))
         super()._before_training_exp(**kwargs)
         if len(self.dataloader) == 0:
             raise ValueError(
@@ -311,6 +325,8 @@ class DLCPAStrategy(ResumableTemplate):
                 f"are averaged task by task, got '{self._criterion.reduction}'."
             )
         scope = scope_of(self.model.classifiers, task_label, classes, mixed=mixed)
+        if not mixed:
+            expect_criterion(self._criterion, len(classes))
         self._now = LearningSteps(
             self,
             scope=scope,
@@ -524,6 +540,8 @@ class DLCPAStrategy(ResumableTemplate):
         self._alignment.end()
         self._schedule.end()
         self.optimizer.zero_grad(set_to_none=True)
+        if self.dataloader is self._at_least_two:  # which plugins may still look at
+            self.dataloader = self._at_least_two.loader
         self._forget_experience()
         super()._after_training_exp(**kwargs)
 

@@ -34,6 +34,8 @@ class TaskClassifiers(nn.Module):
         num_outputs: W, one more than the largest class label met.
     """
 
+    _like: Tensor
+
     def __init__(self, start: HeadStart):
         super().__init__()
         self.layers = nn.ModuleList()
@@ -41,6 +43,8 @@ class TaskClassifiers(nn.Module):
         self.numbers: list[int] = []
         self.num_outputs = 0
         self.start = start
+        like = next(iter(start.weights.values())).new_empty(0)
+        self.register_buffer("_like", like, persistent=False)  # goes where the module goes
         self._columns: tuple[Tensor, Tensor] | None = None
 
     @property
@@ -75,9 +79,7 @@ class TaskClassifiers(nn.Module):
         known = set(self.keys)
         new = [label for label in classes if (task_label, label) not in known]
         if new:
-            layer = self.start.linear(task_label, new)
-            if self.layers:
-                layer.to(self.linears[0].weight.device)
+            layer = self.start.linear(task_label, new).to(self._like)
             if pack:
                 self._pack()
             self.layers.append(layer)
@@ -123,11 +125,10 @@ class TaskClassifiers(nn.Module):
         while f"{prefix}{len(weights)}.weight" in state_dict:
             weights.append(state_dict[f"{prefix}{len(weights)}.weight"])
         del self.layers[len(weights) :]
-        like = self.linears[0].weight if self.layers else next(iter(self.start.weights.values()))
         for index, weight in enumerate(weights):
             if index < len(self.layers) and self.linears[index].weight.shape == weight.shape:
                 continue
-            layer = _empty_layer(weight.to(like), has_bias=self.start.has_bias)
+            layer = _empty_layer(weight.to(self._like), has_bias=self.start.has_bias)
             if index < len(self.layers):
                 self.layers[index] = layer
             else:

@@ -20,7 +20,8 @@ from torch.optim import Optimizer
 class NonFiniteLossError(ValueError):
     """The loss became NaN or infinite, or the logits did at evaluation.
 
-    Where a mini-batch itself was at fault (a corrupt image), the model is as it was before it.
+    Where a mini-batch itself was at fault (a corrupt image), the model is as it was before it; a
+    momentum encoder has taken its small step.
     Where training diverged, everything is back at the start of that epoch, or where it was resumed.
     The message says which.
     """

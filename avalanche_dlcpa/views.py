@@ -7,7 +7,7 @@ nothing waits for the device, so that a training step and its views fit into one
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -66,17 +66,17 @@ class PaperViews:
             )
         self.min_crop_area = min_crop_area
 
-    def fit(self, dataset: object, sample: Tensor | None = None) -> None:
+    def fit(self, dataset: object, take_sample: Callable[[], Tensor] | None = None) -> None:
         """Set `mean` and `std` for an experience, unless the user gave them.
 
         Args:
             dataset: Dataset of the experience, for `find_normalization`.
-            sample: Mini-batch (B, C, H, W) of it. If no normalisation is found and the sample
-                leaves [0, 1], its range in each channel stands in for good, with a warning. Only
-                these numbers are kept.
+            take_sample: Gives a mini-batch (B, C, H, W) of it; called only if no normalisation is
+                given or found. If that sample leaves [0, 1], its range in each channel stands in
+                for good, with a warning. Only these numbers are kept.
 
         Raises:
-            ValueError: If the dataset has different normalisations or `sample` is no image batch.
+            ValueError: If the dataset has different normalisations or the sample is no image batch.
         """
         if self._is_given:
             return
@@ -85,8 +85,8 @@ class PaperViews:
             (self.mean, self.std), self._is_guessed = found, False
         elif not self._is_guessed:
             self.mean, self.std = (0.0,), (1.0,)
-            if sample is not None:
-                self._guess_from(sample)
+            if take_sample is not None:
+                self._guess_from(take_sample())
 
     def state_dict(self) -> dict[str, Any]:
         """The constants found so far, and whether they were guessed from a sample."""

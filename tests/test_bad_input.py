@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import (
+    Probe,
     SmallCNN,
     assert_same_state,
     optimized,
@@ -19,6 +20,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 
 from avalanche_dlcpa import DualLearner
+from avalanche_dlcpa.experiences import some_samples
 from avalanche_dlcpa.self_supervised import HEADS, MoCoV2, SimCLR, _solo_learn
 
 NAN, INF = float("nan"), float("inf")
@@ -94,6 +96,13 @@ BAD_ARGUMENTS = {
     "ema_decay no number": ({"ema_decay": "slow"}, ValueError, "`ema_decay`.*got 'slow'"),
     "plastic_classifier": ({"plastic_classifier": "x"}, ValueError, "`plastic_classifier`.*'x'"),
     "classifier_features": ({"classifier_features": 1}, ValueError, "`classifier_features`"),
+    "no epoch": ({"train_epochs": 0}, ValueError, "`train_epochs` to be at least 1, got 0"),
+    "half an epoch": ({"train_epochs": 0.5}, ValueError, "`train_epochs`.*got 0.5"),
+    "a loss a sample": (
+        {"criterion": nn.CrossEntropyLoss(reduction="none")},
+        ValueError,
+        "a scalar, got reduction='none'",
+    ),
     "weight below 0": ({"supervised_weight": -1.0}, ValueError, "`supervised_weight`.*-1"),
     "weight NaN": ({"supervised_weight": NAN}, ValueError, "`supervised_weight`.*nan"),
     "weight infinite": ({"supervised_weight": INF}, ValueError, "`supervised_weight`.*inf"),
@@ -249,3 +258,51 @@ def test_more_than_one_process(monkeypatch):
     assert_refused(model, optimizer, ValueError, "one process, got a group of 2.*torchrun")
     monkeypatch.setenv("WORLD_SIZE", "1")
     strategy_of(model, optimizer=optimizer)
+
+
+def test_a_narrow_model_is_refused_before_it_is_taken_apart():
+    model = SmallCNN().bfloat16()
+    with pytest.raises(ValueError, match="at least 32 bits for a momentum encoder"):
+        strategy_of(model, ssl=MoCoV2(queue_size=64))
+    model.float()
+    strategy_of(model, ssl=MoCoV2(queue_size=64)).train(tensors_stream(per_class=8).train_stream[0])
+
+
+def test_a_model_whose_last_experience_was_broken_off_is_refused():
+    stream = tensors_stream(per_class=8)
+    model = SmallCNN()
+    strategy = strategy_of(model)
+    strategy.train(stream.train_stream[0])
+    strategy.plugins.append(Probe(after_update=lambda s: 1 / 0))
+    with pytest.raises(ZeroDivisionError):
+        strategy.train(stream.train_stream[1])
+    with pytest.raises(ValueError, match="got one whose last experience was broken off"):
+        strategy_of(strategy.model)
+    strategy.plugins.pop()
+    strategy.train(stream.train_stream[1])
+    assert strategy_of(strategy.model).model.num_averaged == 2
+
+
+@pytest.mark.parametrize("num_weights", [2, 6])
+def test_a_criterion_sees_the_logits_of_the_experience_alone(num_weights):
+    criterion = nn.CrossEntropyLoss(weight=torch.ones(num_weights))
+    strategy = strategy_of(SmallCNN(), criterion=criterion)
+    experience = tensors_stream(per_class=8).train_stream[0]
+    if num_weights == 2:
+        strategy.train(experience)
+    else:
+        with pytest.raises(ValueError, match="each of the 2 classes of the experience, got 6"):
+            strategy.train(experience)
+
+
+def test_images_that_cannot_be_stacked_are_named():
+    class Images(list):
+        def eval(self):
+            return self
+
+    for images, got in (
+        ([torch.zeros(3, 8, 8), torch.zeros(3, 8, 9)], r"got \(3, 8, 8\) and \(3, 8, 9\): add"),
+        ([np.zeros((8, 8, 3))], "got ndarray: add ToTensor"),
+    ):
+        with pytest.raises(ValueError, match=got):
+            some_samples(Images((x, 0) for x in images))

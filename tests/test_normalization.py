@@ -209,18 +209,26 @@ def test_avalanches_classic_benchmarks(tmp_path, monkeypatch):
 
 def test_fit_takes_the_normalization_of_each_experience():
     make = PaperViews()
-    make.fit(Unreadable(transform=A), torch.full((2, 3, 8, 8), -5.0))
+    make.fit(Unreadable(transform=A), lambda: torch.full((2, 3, 8, 8), -5.0))
     assert (make.mean, make.std) == CONSTANTS_A
     make.fit(Unreadable(transform=B))
     assert (make.mean, make.std) == ((0.5,), (0.5,))
-    make.fit(Unreadable(), torch.rand(2, 3, 8, 8))
+    make.fit(Unreadable(), lambda: torch.rand(2, 3, 8, 8))
     assert (make.mean, make.std) == ((0.0,), (1.0,))
 
 
 def test_fit_does_nothing_to_given_constants():
     make = PaperViews(std=[2.0])
-    make.fit(Unreadable(transform=A), torch.full((2, 3, 8, 8), -5.0))
+    make.fit(Unreadable(transform=A), lambda: torch.full((2, 3, 8, 8), -5.0))
     assert (make.mean, make.std) == ((0.0,), (2.0,))
+
+
+def test_no_sample_is_taken_where_the_constants_are_known():
+    def take():
+        raise AssertionError("took a sample")
+
+    PaperViews(mean=[0.5], std=[0.25]).fit(Unreadable(), take)
+    PaperViews().fit(Unreadable(transform=A), take)
 
 
 @pytest.mark.parametrize("sample", [None, torch.tensor([-1e-4, 1 + 1e-4]).repeat(2, 3, 8, 4)])
@@ -228,7 +236,7 @@ def test_fit_is_silent_for_pixels_in_zero_to_one(sample):
     make = PaperViews()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        make.fit(Unreadable(), sample)
+        make.fit(Unreadable(), None if sample is None else lambda: sample)
     assert (make.mean, make.std) == ((0.0,), (1.0,))
 
 
@@ -240,12 +248,12 @@ def test_fit_warns_once_of_another_range_and_keeps_it():
     make = PaperViews()
     message = r"range \[-1.5, 4\].*to \[0, 1\].*`views=PaperViews\(mean=..., std=...\)`"
     with pytest.warns(UserWarning, match=message) as caught:
-        make.fit(Unreadable(), sample)
+        make.fit(Unreadable(), lambda: sample)
     assert caught[0].filename == __file__
     assert (make.mean, make.std) == ((-1.5, 0.0, 3.0), (2.0, 4.0, 1.0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        make.fit(Unreadable(), torch.full_like(sample, 200.0))
+        make.fit(Unreadable(), lambda: torch.full_like(sample, 200.0))
         make.fit(Unreadable())
     assert (make.mean, make.std) == ((-1.5, 0.0, 3.0), (2.0, 4.0, 1.0))
     make.fit(Unreadable(transform=A))
@@ -255,7 +263,7 @@ def test_fit_warns_once_of_another_range_and_keeps_it():
 def test_fit_keeps_nothing_but_numbers():
     make, sample = PaperViews(), torch.rand(4, 3, 8, 8) * 9
     with pytest.warns(UserWarning, match="range"):
-        make.fit(Unreadable(), sample)
+        make.fit(Unreadable(), [sample].pop)
     reference = weakref.ref(sample)
     del sample
     gc.collect()

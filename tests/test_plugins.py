@@ -19,6 +19,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import TensorDataset
 
 from avalanche_dlcpa import ClassifierAlignmentPlugin, CumulativeParameterAveragingPlugin
+from avalanche_dlcpa.alignment import ClassifierAlignment
 from avalanche_dlcpa.metrics import task_il_metrics
 
 
@@ -203,10 +204,10 @@ def test_training_is_the_same_with_and_without_the_plugin():
     states = []
     for plugins in ([], [CumulativeParameterAveragingPlugin()]):
         torch.manual_seed(0)
-        strategy = naive(with_batch_norm(), plugins)
-        for experience in stream().train_stream:
-            torch.manual_seed(1)
-            strategy.train(experience)
+        model = with_batch_norm()
+        model.insert(3, nn.Dropout(0.5))  # draws, also where batch norm is recalibrated
+        strategy = naive(model, plugins)
+        strategy.train(stream().train_stream)
         states.append(strategy.model.state_dict())
     for name, value in states[0].items():
         assert torch.equal(value, states[1][name]), name
@@ -322,6 +323,47 @@ def test_alignment_alone_trains_the_strategys_own_head_further():
         strategy.train(stream().train_stream[0])
         weights += [strategy.model.classifier.weight.detach()]
     assert not torch.allclose(plain[0][:2], aligned[0][:2])
+
+
+def test_a_step_of_the_alignment_follows_its_own_loss_alone():
+    layer, features = nn.Linear(4, 3), torch.randn(5, 4)
+    before = copy.deepcopy(layer)
+    alignment = ClassifierAlignment(0.5)
+    alignment.begin(layer.parameters())
+    layer(features).square().sum().backward()  # of another loss, which Avalanche leaves there
+    alignment.step_(layer(features).sum())
+    torch.testing.assert_close(layer.weight, before.weight - 0.5 * features.sum(0).expand(3, 4))
+    torch.testing.assert_close(layer.bias, before.bias - 0.5 * 5)
+    assert layer.weight.grad is None
+
+
+@pytest.mark.parametrize("from_zero", [False, True])
+def test_replayed_samples_do_not_reach_the_alignment_of_a_head_of_their_own(from_zero):
+    y = torch.arange(64) % 4
+    data = TensorDataset(torch.randn(64, 10) * 0.3 + torch.eye(10)[y], y)
+    bench = nc_benchmark(
+        data, data, 2, task_labels=True, shuffle=False, class_ids_from_zero_in_each_exp=from_zero
+    )
+    average = CumulativeParameterAveragingPlugin()
+    alignment = ClassifierAlignmentPlugin(average, lr=0.5)
+    strategy = naive(multi_head(), [average, alignment, ReplayPlugin(20)])
+    strategy.train(bench.train_stream[0])
+    heads = average.averaged_model.classifier.classifiers
+    first = copy.deepcopy(heads["0"].state_dict())
+    replayed = []
+
+    class Look(SupervisedPlugin):
+        def after_training_iteration(self, strategy, **kwargs):
+            is_own = strategy.mbatch[-1] == 1
+            assert torch.equal(alignment._own(strategy), is_own)
+            replayed.append(int((~is_own).sum()))
+
+    strategy.plugins.append(Look())
+    strategy.train(bench.train_stream[1])
+    assert sum(replayed) > 0
+    assert all(torch.equal(value, first[name]) for name, value in heads["0"].state_dict().items())
+    found = strategy.eval(bench.test_stream)
+    assert found["Top1_Acc_Exp/eval_phase/test_stream/Task001/Exp001"] > 0.9
 
 
 def test_replayed_samples_of_other_tasks_do_not_reach_the_alignment():

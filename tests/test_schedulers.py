@@ -126,6 +126,13 @@ def test_a_scheduler_of_another_optimizer_is_refused():
         rates_in_training(plugins=[lambda optimizer: plugin_of("StepLR")(other)])
 
 
+@pytest.mark.parametrize("name", ["scheduler", "classifier_scheduler"])
+def test_a_schedule_must_be_of_the_optimizer_that_it_is_given(name):
+    other = SGD(mlp(size=8).parameters(), lr=RATE)
+    with pytest.raises(ValueError, match=f"Expected `{name}` to make a scheduler for the opt"):
+        rates_in_training(**{name: lambda optimizer: of.StepLR(other, 1)})
+
+
 def test_the_classifiers_have_a_schedule_of_their_own():
     made = []
 

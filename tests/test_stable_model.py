@@ -172,6 +172,14 @@ def test_a_gaussian_classifier_goes_with_it_where_it_answers(path):
     assert not torch.equal(expected, gaussian)
 
 
+def test_a_gaussian_classifier_in_the_place_of_a_head_without_bias(path):
+    strategy, stream = learned(SmallCNN(head=nn.Linear(64, 6, bias=False)), classifier="gaussian")
+    strategy.model.export(path)
+    network, _ = load_stable(path, SmallCNN(head=nn.Linear(64, 2, bias=False)))
+    images = images_of_tasks(stream)
+    assert torch.equal(network(images), strategy.model.eval()(images))
+
+
 def test_it_is_a_copy_and_taking_it_changes_nothing(path):
     strategy, stream = learned()
     strategy.model.train()

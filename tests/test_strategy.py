@@ -19,6 +19,7 @@ from helpers import (
 from torch import nn
 from torch.nn.functional import batch_norm, cross_entropy, linear
 
+from avalanche_dlcpa import DualLearner
 from avalanche_dlcpa.self_supervised import BYOL, MoCoV2, SelfSupervisedHead
 
 LR, CLASSIFIER_LR, WEIGHT = 0.05, 0.2, 3.0
@@ -265,3 +266,20 @@ def test_the_same_seed_gives_the_same_bits(ssl):
 
     assert_same_state(run(1), run(1))
     assert not torch.equal(run(1)["0.stable.conv.weight"], run(2)["0.stable.conv.weight"])
+
+
+@pytest.mark.parametrize("batch_norm", [True, False])
+def test_plugins_see_the_loader_when_an_experience_ends(batch_norm):
+    probe = Probe(after_training_exp=lambda strategy: len(strategy.dataloader))
+    strategy = strategy_of(SmallCNN(batch_norm=batch_norm), plugins=[probe])
+    strategy.train(tensors_stream(per_class=8).train_stream)
+    assert probe.seen["after_training_exp"] == [1, 1, 1]
+
+
+def test_classifiers_of_a_state_lie_where_the_model_lies():
+    strategy = strategy_of(SmallCNN())
+    strategy.train(tensors_stream(per_class=8).train_stream)
+    model = DualLearner(SmallCNN()).to("meta")
+    model.load_state_dict(strategy.model.state_dict())
+    assert {p.device.type for p in model.parameters()} == {"meta"}
+    assert len(model.classifiers.keys) == 6

@@ -482,7 +482,7 @@ def test_other_input_is_refused(x, message):
     with pytest.raises(ValueError, match=f"^Expected `x` to be .*{message}"):
         PaperViews()(x)
     with pytest.raises(ValueError, match=f"^Expected `x` to be .*{message}"):
-        PaperViews().fit(None, x)
+        PaperViews().fit(None, lambda: x)
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,17 @@ def momentum_copy(module: nn.Module) -> nn.Module:
     """A deep copy of a module that takes no gradient, to be moved by `momentum_update_`.
 
     Raises:
-        ValueError: Parameters of less than 32 bits, which would round its small steps to none.
+        ValueError: See `expect_wide`.
+    """
+    expect_wide(module)
+    return copy.deepcopy(module).requires_grad_(False)
+
+
+def expect_wide(module: nn.Module) -> None:
+    """Refuse parameters of less than 32 bits, which would round a momentum encoder's steps to none.
+
+    Raises:
+        ValueError: There are such parameters.
     """
     for name, parameter in module.named_parameters():
         if parameter.is_floating_point() and torch.finfo(parameter.dtype).bits < 32:
@@ -99,7 +109,6 @@ def momentum_copy(module: nn.Module) -> nn.Module:
                 f"would be rounded to none, got {parameter.dtype} for {name}: pass the model in "
                 "float32, and precision='bf16' to the strategy."
             )
-    return copy.deepcopy(module).requires_grad_(False)
 
 
 @torch.no_grad()
