@@ -7,7 +7,7 @@ SOLO_LEARN := solo-learn==1.0.2
 OLDEST_PYTHON ?= python3.10
 OLDEST := .venv-oldest
 # A process a core; the tests of a file share what is costly to make.
-PYTEST := -m pytest --numprocesses auto --dist loadfile
+PYTEST := -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
 
 .PHONY: demo test test-oldest soak lint types check install clean
 

@@ -17,7 +17,7 @@ import torch
 from avalanche.core import SupervisedPlugin
 from avalanche.evaluation import PluginMetric
 from avalanche.training.plugins import EvaluationPlugin
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from avalanche_dlcpa.arguments import plain_options
@@ -38,6 +38,9 @@ METHODS_AMID = (
     *(f"_{hook}" for hook in HOOKS_AMID),
     "_after_training_iteration",
 )
+
+_MODULE_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+_LAYER_OPTIONS = ("p", "momentum", "eps")  # numbers of dropout and batch norm that may be changed
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +72,7 @@ class CudaGraphs:
 
     def warm_up(self, run: Function) -> tuple[Tensor, ...]:
         """Run on a stream of its own, as a capture does, so that no state is bound to another."""
-        side, current = torch.cuda.Stream(self.device), torch.cuda.current_stream(self.device)
+        side, current = _side_stream(self.device), torch.cuda.current_stream(self.device)
         side.wait_stream(current)
         with torch.cuda.stream(side), _synchronizations() as found:
             outputs = run()
@@ -89,7 +92,7 @@ class CudaGraphs:
             raise RuntimeError("an operation of the iteration waits for the device")
         current = torch.cuda.current_stream(self.device)
         with torch.cuda.device(self.device):
-            graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(self.device)
+            graph, side = torch.cuda.CUDAGraph(), _side_stream(self.device)
             try:
                 with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
                     outputs = run()
@@ -103,6 +106,12 @@ class CudaGraphs:
             return outputs
 
         return replay
+
+
+@functools.cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all steps: libraries keep memory for each stream that they ever ran on."""
+    return torch.cuda.Stream(device)
 
 
 @contextlib.contextmanager
@@ -235,7 +244,18 @@ def reason_against(strategy: Any, base: type) -> str | None:
     for method in METHODS_AMID:
         if _differs(strategy, base, method):
             return f"{type(strategy).__name__} has a `{method}` of its own"
+    for part in _parts(strategy):
+        for name, module in part.named_modules():
+            if any(getattr(module, hooks) for hooks in _MODULE_HOOKS):
+                return f"a hook acts in each pass through '{name}'"
+        for name, parameter in part.named_parameters():
+            if parameter._backward_hooks:
+                return f"a hook acts on each gradient of '{name}'"
     return None
+
+
+def _parts(strategy: Any) -> list[nn.Module]:
+    return [part for part in (strategy.model, strategy.ssl) if part is not None]
 
 
 def _differs(instance: Any, base: type, method: str) -> bool:
@@ -251,9 +271,10 @@ def what_stays(strategy: Any, *optimizers: Optimizer) -> Callable[[], list[Any]]
         strategy: With ``model``, ``ssl``, ``views``, ``optimizer`` and ``supervised_weight``.
         optimizers: Others that make a step.
     """
-    parts = [part for part in (strategy.model, strategy.ssl) if part is not None]
+    parts = _parts(strategy)
     modules = [module for part in parts for module in part.modules()]
     parameters = [parameter for part in parts for parameter in part.parameters()]
+    options = [(m, name) for m in modules for name in _LAYER_OPTIONS if hasattr(m, name)]
 
     def fixed() -> list[Any]:
         groups = [group for o in (strategy.optimizer, *optimizers) for group in o.param_groups]
@@ -264,6 +285,13 @@ def what_stays(strategy: Any, *optimizers: Optimizer) -> Callable[[], list[Any]]
             *(len(group["params"]) for group in groups),
             *(parameter.requires_grad for parameter in parameters),
             *(module.training for module in modules),
+            *(getattr(module, name) for module, name in options),
+            *(  # a state that was loaded lies elsewhere
+                value.data_ptr()
+                for state in strategy.optimizer.state.values()
+                for value in state.values()
+                if isinstance(value, Tensor)
+            ),
         ]
 
     return fixed

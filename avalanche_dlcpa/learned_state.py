@@ -75,6 +75,7 @@ def load_learned_state_(strategy: DLCPAStrategy, state: dict[str, Any]) -> None:
     strategy._at_least_two.warned = state["has_warned_of_one"]
     if now is not None:
         now.last_good.keep()
+        strategy._begin_graph()  # an older one reads where the average and the optimizer were
 
 
 def fingerprint_of(strategy: DLCPAStrategy) -> dict[str, Any]:

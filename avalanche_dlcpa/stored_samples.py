@@ -24,6 +24,7 @@ from avalanche.benchmarks.utils.transforms import MultiParamCompose, TupleTransf
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
+from torchvision.datasets.vision import StandardTransform
 
 from avalanche_dlcpa.stream_transforms import (
     NotRecognizedError,
@@ -139,7 +140,8 @@ def _without_transforms(dataset: Any) -> tuple[Any, tuple[Operation, ...]]:
     transform, pair = dataset.transform, getattr(dataset, "transforms", None)
     if getattr(dataset, "target_transform", None) is not None:
         raise NotRecognizedError("an own `target_transform`")
-    if pair is not None and getattr(pair, "transform", None) is not transform:
+    is_plain = type(pair) is StandardTransform and pair.transform is transform
+    if pair is not None and not is_plain:
         raise NotRecognizedError("`transforms` of image and label together")
     dataset = copy.copy(dataset)
     dataset.transform = None

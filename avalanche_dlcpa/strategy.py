@@ -337,7 +337,7 @@ class DLCPAStrategy(ResumableTemplate):
         self.model.is_learning = True
         self._alignment.begin(p for layer in scope.layers for p in layer.parameters())
         self._schedule.begin(self.optimizer)
-        self._graph = self._step_graph() if self.cuda_graph else None
+        self._begin_graph()
         self.dataloader: Any = self._fast_loader()
         if self._needs_two:
             self._at_least_two.loader = self.dataloader
@@ -494,6 +494,9 @@ class DLCPAStrategy(ResumableTemplate):
         super()._after_training_epoch(**kwargs)
 
     # The same as one CUDA graph -----------------------------------------------------------------
+
+    def _begin_graph(self) -> None:
+        self._graph = self._step_graph() if self.cuda_graph else None
 
     def _step_graph(self) -> StepGraph | None:
         """What runs whole iterations of this experience from `forward`, where nobody would mind."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -272,7 +273,7 @@ class ClassifierScope:
         """Columns (B,) of the class labels (B,) of a mini-batch.
 
         On a device where one would have to wait for it, a label that is not of the experience gets
-        the column -1, at which torch's cross-entropy stops.
+        the column -1, with which `loss` is NaN.
 
         Raises:
             ValueError: Labels that are no whole numbers, or those of classes that are not of the
@@ -301,8 +302,10 @@ class ClassifierScope:
 
     def loss(self, criterion: Criterion, logits: Tensor, targets: Tensor) -> Tensor:
         """The criterion on logits (B, K) and target columns (B,), each sample within its group."""
-        if self.groups is None:
+        if self.groups is None and targets.device.type == "cpu":
             return criterion(logits, targets)
+        if self.groups is None:
+            return nan_where_strange(criterion(logits, targets.clamp(min=0)), targets)
         group_of = self.groups[targets]
         total = logits.new_zeros(())
         for group in group_of.unique():
@@ -319,6 +322,20 @@ class ClassifierScope:
             logits = torch.where(allowed, logits, lowest)
         rows = lowest.expand(-1, num_outputs)
         return rows.scatter_reduce(1, self.labels.expand_as(logits), logits, "amax")
+
+
+def nan_where_strange(loss: Tensor, targets: Tensor) -> Tensor:
+    """A loss, or NaN where one of the target columns is -1; nobody waits for the device.
+
+    An index of -1 would break off all that runs on a GPU, with no way back.
+
+    Example:
+        >>> nan_where_strange(torch.tensor(2.0), torch.tensor([0, 1]))
+        tensor(2.)
+        >>> nan_where_strange(torch.tensor(2.0), torch.tensor([0, -1]))
+        tensor(nan)
+    """
+    return torch.where((targets < 0).any(), math.nan, loss)
 
 
 def scope_of(

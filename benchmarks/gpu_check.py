@@ -15,8 +15,9 @@ import itertools
 import math
 import statistics
 import time
+import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ ITERATIONS = 50
 TOLERANCE = 1e-2  # of the change that training made, relative
 HEADS = ("mocov2", "simclr", "byol")
 ROW = ("mocov2", "bf16")  # of the paper's run here
+COMPARING = 0.5  # the share of the time after which no comparison begins
 NEXT_TASK = 1.1  # its time over the mean of those so far: there is more to evaluate
 
 
@@ -112,7 +114,7 @@ def _all_weights(strategy: Any) -> torch.Tensor:
     """Of both learners and the head; classifiers are only added in training."""
     parts = (strategy.model.plastic, strategy.model.stable, strategy.ssl)
     weights = [weight for part in parts for weight in part.parameters()]
-    return torch.cat([weight.detach().flatten().double() for weight in weights])
+    return torch.cat([weight.detach().flatten().double().cpu() for weight in weights])
 
 
 class _Iterations(SupervisedPlugin):
@@ -136,9 +138,45 @@ class _Iterations(SupervisedPlugin):
 
 
 def is_wrong(comparison: dict[str, Any]) -> bool:
-    """Whether a graph gave other weights, beyond what two trainings hook by hook differ by."""
+    """Whether a graph gave other weights, beyond what two trainings hook by hook differ by.
+
+    So is a comparison that broke off.
+    """
+    if "error" in comparison:
+        return True
     bound = max(TOLERANCE, 3 * comparison["eager_difference"])
     return not comparison["replayed"] or not comparison["difference"] < bound
+
+
+def compare_all(
+    pairs: Iterable[tuple[str, str]], *, until: float, **options: Any
+) -> Iterator[dict[str, Any]]:
+    """Compare for each head and precision, and print; one that breaks off stops no other.
+
+    Args:
+        pairs: Of a head and a precision.
+        until: No comparison begins after this time of `time.perf_counter`.
+        options: Of `compare`.
+    """
+    for head, precision in pairs:
+        if time.perf_counter() > until:
+            print(f"no time for {head} {precision}", flush=True)
+            continue
+        try:
+            found = compare(head, precision, **options)
+        except Exception as error:  # of a machine that nobody has seen: the rest is wanted
+            traceback.print_exc()
+            found = {"head": head, "precision": precision, "error": repr(error)}
+            words = f"broke off: {error!r}"
+        else:
+            words = (
+                f"{found['replayed']} of {found['iterations']} iterations replayed, "
+                f"{found['eager_ms']:.2f} -> {found['graph_ms']:.2f} ms, weights differ by "
+                f"{found['difference']:.1e} of what training changed, two eager runs by "
+                f"{found['eager_difference']:.1e}"
+            )
+        print(f"{head} {precision}: {words}", flush=True)
+        yield found
 
 
 def row(
@@ -196,32 +234,23 @@ def main() -> None:
     if is_dry:
         BACKENDS["cpu"] = WithoutCapture
         print("dry run on the CPU: small networks, digits, and no capture")
-    comparisons = []
+    comparisons: list[dict[str, Any]] = []
     heads = () if words.only else HEADS[:1] if is_dry else HEADS
-    for head, precision in itertools.product(heads, PRECISIONS):
-        found = compare(
-            head,
-            precision,
-            iterations=6 if is_dry else ITERATIONS,
-            width=4 if is_dry else 64,
-            device=words.device,
-            dataset_root=words.dataset_root,
-        )
+    origin = origin_of(["bash", "benchmarks/gpu_check.sh"], words.device)
+    for found in compare_all(
+        itertools.product(heads, PRECISIONS),
+        until=start + COMPARING * words.seconds,
+        iterations=6 if is_dry else ITERATIONS,
+        width=4 if is_dry else 64,
+        device=words.device,
+        dataset_root=words.dataset_root,
+    ):
         comparisons.append(found)
-        print(
-            f"{head} {precision}: {found['replayed']} of {found['iterations']} iterations "
-            f"replayed, {found['eager_ms']:.2f} -> {found['graph_ms']:.2f} ms, weights differ by "
-            f"{found['difference']:.1e} of what training changed, two eager runs by "
-            f"{found['eager_difference']:.1e}",
-            flush=True,
-        )
-    if comparisons:
-        origin = origin_of(["bash", "benchmarks/gpu_check.sh"], words.device)
         save_json({"comparisons": comparisons, "provenance": origin}, words.out / "graph.json")
     method, setting = ("dlcpa-a", "digits") if is_dry else ("dlcpa-mocov2", "cifar100-10")
     cell = Cell(method, setting, 0, (("precision", "bf16"),))
     path = result_path(cell, words.out)
-    known = [c["graph_ms"] for c in comparisons if (c["head"], c["precision"]) == ROW]
+    known = [c.get("graph_ms", 0.0) for c in comparisons if (c["head"], c["precision"]) == ROW]
     results = row(
         cell,
         device=words.device,
@@ -229,14 +258,17 @@ def main() -> None:
         seconds=words.seconds - (time.perf_counter() - start),
         iteration_ms=0.0 if is_dry else sum(known),
     )
-    for result in results:
-        save_json(result, path)
-        print(
-            f"{result['num_experiences']} tasks, {result['training_seconds']:.0f} s of training, "
-            f"Class-IL {result['class_il']['ACC']:.4f}, Task-IL {result['task_il']['ACC']:.4f}",
-            flush=True,
-        )
-    print(f"wrote {path}")
+    try:
+        for result in results:
+            save_json(result, path)
+            print(
+                f"{result['num_experiences']} tasks, {result['training_seconds']:.0f} s of "
+                f"training, Class-IL {result['class_il']['ACC']:.4f}, Task-IL "
+                f"{result['task_il']['ACC']:.4f}, wrote {path}",
+                flush=True,
+            )
+    except TimeoutError as error:
+        print(error)
     wrong = [comparison for comparison in comparisons if is_wrong(comparison)]
     if wrong:
         raise SystemExit(f"Expected replayed iterations to give the weights of eager ones: {wrong}")

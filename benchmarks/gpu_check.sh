@@ -11,7 +11,8 @@
 # word "row" that row alone, for all of the time. Without a GPU it does all of this in small on the
 # CPU, with digits; DATA may then be left out as "".
 #
-# PYTHON names the interpreter, GPU_CHECK_SECONDS another time limit.
+# PYTHON names the interpreter (default: that of `make install`, or python3), GPU_CHECK_SECONDS another
+# time limit.
 set -euo pipefail
 data=${1?"usage: bash benchmarks/gpu_check.sh DATA OUT [row]"}
 out=${2?"usage: bash benchmarks/gpu_check.sh DATA OUT [row]"}
@@ -20,17 +21,21 @@ case "$only" in
     "" | row) ;;
     *) echo "Expected \"row\" as the third word, or none, got $only." >&2; exit 2 ;;
 esac
-python=${PYTHON:-python3}
+here=$(cd "$(dirname "$0")/.." && pwd)
+python=${PYTHON:-$([ -x "$here/.venv/bin/python" ] && echo "$here/.venv/bin/python" || echo python3)}
 seconds=${GPU_CHECK_SECONDS:-530}
 mkdir -p "$out"
 if [ -n "$data" ]; then data=$(cd "$data" && pwd); fi
 out=$(cd "$out" && pwd)
-cd "$(dirname "$0")/.."
+cd "$here"
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONWARNINGS=ignore
 
 "$python" - <<'EOF'
 import importlib.util
-needed = ("avalanche", "torch", "torchvision", "solo", "pytest", "sklearn", "hypothesis", "optuna")
+needed = (
+    *("avalanche", "torch", "torchvision", "solo", "safetensors", "sklearn", "optuna"),
+    *("pytest", "hypothesis"),
+)
 missing = [name for name in needed if importlib.util.find_spec(name) is None]
 if missing:
     raise SystemExit(f"Expected {', '.join(missing)} to be installed: see `make install`.")
@@ -66,17 +71,19 @@ else
     root=()
     quick=(--quick --precisions float32 --heads mocov2)
 fi
-# What fails is reported at the end: the other figures are wanted all the same.
+# What fails or hangs is reported at the end: the other figures are wanted all the same.
 tests=0 times=0 rest=0
+at_most() { timeout --kill-after=5 "$@"; }
 if [ -z "$only" ]; then
     # shellcheck disable=SC2046
-    "$python" -m pytest -m gpu -q -p no:cacheprovider $(grep -l "mark\.gpu" tests/test_*.py) ||
+    at_most $((seconds / 4)) "$python" -m pytest -m gpu -q -p no:cacheprovider $(grep -l "mark\.gpu" tests/test_*.py) ||
         tests=$?
-    "$python" -m benchmarks.throughput "${quick[@]}" "${root[@]}" --device "$device" \
+    at_most $((seconds / 3)) "$python" -m benchmarks.throughput "${quick[@]}" "${root[@]}" --device "$device" \
         --threads "$(nproc)" --out "$out/throughput.json" || times=$?
 fi
-"$python" -m benchmarks.gpu_check "${root[@]}" ${only:+--only "$only"} --device "$device" \
-    --seconds $((seconds - SECONDS)) --out "$out" || rest=$?
+left=$((seconds - SECONDS))
+at_most $((left + 10)) "$python" -m benchmarks.gpu_check "${root[@]}" ${only:+--only "$only"} --device "$device" \
+    --seconds "$left" --out "$out" || rest=$?
 echo "gpu_check: $SECONDS s on $device, tests ended with $tests, throughput with $times," \
     "graph and row with $rest, results in $out"
 exit $((tests || times || rest))

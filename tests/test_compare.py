@@ -63,7 +63,7 @@ def test_a_grid_killed_three_times_ends_with_the_results_of_an_undisturbed_one(
             start_new_session=True,
         )  # fmt: skip
         wait_for_a_cell(tmp_path, process)
-        time.sleep(generator.uniform(0, 3))
+        time.sleep(generator.uniform(0, 1))
         process.send_signal(signal.SIGKILL)
         process.wait()
         wait_for_orphans(tmp_path)

@@ -4,6 +4,7 @@ On a CPU the step runs eagerly on the static tensors of a graph, so that everyth
 capture is tested; tests marked gpu capture for real.
 """
 
+import copy
 import logging
 from typing import NamedTuple
 
@@ -189,8 +190,12 @@ def test_a_learning_rate_that_always_changes_ends_the_graph(graphs, log):
         lambda strategy: setattr(strategy.ssl, "temperature", 0.5),
         lambda strategy: strategy.model.plastic.conv.requires_grad_(False),
         lambda strategy: strategy.model.plastic.norm.eval(),
+        lambda strategy: setattr(strategy.model.plastic.norm, "momentum", 0.5),
+        lambda strategy: strategy.optimizer.load_state_dict(
+            copy.deepcopy(strategy.optimizer.state_dict())
+        ),
     ],
-    ids=["weight", "temperature", "frozen layer", "frozen statistics"],
+    ids=["weight", "temperature", "frozen layer", "frozen statistics", "momentum", "optimizer"],
 )
 def test_what_a_graph_holds_fixed_may_change_at_an_epoch(graphs, change):
     def at_last_epoch(strategy):
@@ -199,6 +204,20 @@ def test_what_a_graph_holds_fixed_may_change_at_an_epoch(graphs, change):
 
     seen = assert_same_training(plugins=[Probe(before_training_epoch=at_last_epoch)])
     assert seen[6].num_captures == 2
+
+
+def test_a_state_that_is_loaded_amid_an_experience_is_trained_on(graphs):
+    kept = {}
+
+    def go_back(strategy):
+        if strategy.clock.train_exp_epochs == 2:
+            kept[0] = copy.deepcopy(strategy.state_dict())
+        elif strategy.clock.train_exp_epochs == 4:
+            strategy.load_state_dict(copy.deepcopy(kept[0]))
+
+    seen = assert_same_training(plugins=[Probe(before_training_epoch=go_back)])
+    # warmed up and captured anew: an older graph would write where the average was
+    assert [graph.num_replays for graph in seen[:7]] == [0, 1, 3, 5, 0, 1, 3]
 
 
 def test_what_an_optimizer_makes_anew_is_there_before_a_capture(monkeypatch):
@@ -266,6 +285,24 @@ def test_plugins_that_act_amid_an_iteration_are_heard(graphs, log, hook):
     assert set(seen) == {None}
     assert f"{type(plugin).__name__} acts in `{hook}`" in log.text
     assert len(log.records) == 3  # a line an experience
+
+
+@pytest.mark.parametrize(
+    ("watch", "reason"),
+    [
+        (lambda m: m.norm.register_forward_hook(print), "each pass through 'plastic.norm'"),
+        (lambda m: m.conv.register_forward_pre_hook(print), "each pass through 'plastic.conv'"),
+        (lambda m: m.norm.register_full_backward_hook(print), "each pass through 'plastic.norm'"),
+        (lambda m: m.conv.weight.register_hook(print), "each gradient of 'plastic.conv.weight'"),
+    ],
+)
+def test_hooks_of_a_model_are_heard(graphs, log, watch, reason):
+    model, seen = SmallCNN(), Probe(after_training_epoch=counts)
+    watch(model)
+    strategy = strategy_of(model, ssl=small_head("simclr"), plugins=[seen])
+    strategy.train(tensors_stream(size=8).train_stream[0])
+    assert seen.seen["after_training_epoch"] == [None]
+    assert reason in log.text
 
 
 def test_a_head_of_ones_own_is_not_graphed(graphs, log):

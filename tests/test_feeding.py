@@ -35,7 +35,7 @@ from PIL import Image
 from scipy.stats import chisquare
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 from torchvision import transforms as v1
-from torchvision.datasets import ImageFolder
+from torchvision.datasets import ImageFolder, VisionDataset
 
 from avalanche_dlcpa.feeding import CachedLoader, cached
 from avalanche_dlcpa.streams import (
@@ -276,6 +276,30 @@ def collate(samples):
 
 
 OPTIONS = {"batch_size": 4, "shuffle": True}
+
+
+class Pictures(VisionDataset):
+    """As those of torchvision, with transforms of image, label or both."""
+
+    __module__ = "torchvision.datasets"
+
+    def __init__(self, **transforms):
+        super().__init__(root="", **transforms)
+        self.targets = [0, 1] * 4
+
+    def __getitem__(self, index):
+        image = Image.fromarray(np.full((8, 8, 3), index, dtype=np.uint8))
+        sample = image, self.targets[index]
+        return sample if self.transforms is None else self.transforms(*sample)
+
+    def __len__(self):
+        return len(self.targets)
+
+
+def folder_of(**transforms):
+    return DataLoader(avalanche(Pictures(**transforms), v1.ToTensor()), **OPTIONS)
+
+
 NOT_CACHED = {
     "another loader": lambda: [[torch.rand(2, 3), torch.zeros(2)]],
     "several tasks": of_two_tasks,
@@ -290,6 +314,8 @@ NOT_CACHED = {
     "own images": lambda: task_balanced(cifar_style_stream().train_stream[0].dataset),
     "own transform": lambda: DataLoader(avalanche(tensors(), lambda x: x + 1), **OPTIONS),
     "label transform": lambda: DataLoader(avalanche(tensors(), None, lambda y: 1 - y), **OPTIONS),
+    "label transform of torchvision": lambda: folder_of(target_transform=lambda y: 1 - y),
+    "transforms of both": lambda: folder_of(transforms=lambda x, y: (x, 1 - y)),
     "two kinds": lambda: DataLoader(
         avalanche(tensors()).concat(avalanche(tensors(), v1.RandomHorizontalFlip())), **OPTIONS
     ),

@@ -9,22 +9,28 @@ from pathlib import Path
 
 import pytest
 
+import benchmarks.gpu_check
 from avalanche_dlcpa import cuda_graph
 from benchmarks import origin
 from benchmarks.cells import Cell, read_result
-from benchmarks.gpu_check import WithoutCapture, compare, is_wrong, row
+from benchmarks.gpu_check import WithoutCapture, compare, compare_all, is_wrong, row
 
 ROOT = Path(__file__).parents[1]
+SMALL = {"iterations": 6, "width": 4, "device": "cpu", "dataset_root": None}
 
 
-def gpu_check(*words):
+def gpu_check(*words, **environment):
     """Without a GPU, also where there is one."""
-    hidden = {"CUDA_VISIBLE_DEVICES": "", "PYTHON": sys.executable, "GPU_CHECK_SECONDS": "300"}
+    hidden = {
+        "CUDA_VISIBLE_DEVICES": "", "PYTHON": sys.executable, "GPU_CHECK_SECONDS": "3600",
+        **environment,
+    }  # fmt: skip
     return subprocess.run(
         ["bash", str(ROOT / "benchmarks" / "gpu_check.sh"), *words],
         env=os.environ | hidden,
         capture_output=True,
         text=True,
+        timeout=900,
     )
 
 
@@ -116,8 +122,54 @@ def test_a_graph_that_learns_something_else_is_noticed(monkeypatch):
         def capture(self, run):
             return lambda: (run(), run())[1]  # every step twice
 
-    options = {"iterations": 6, "width": 4, "device": "cpu", "dataset_root": None}
     monkeypatch.setitem(cuda_graph.BACKENDS, "cpu", Wrong)
-    assert compare("simclr", "float32", **options)["difference"] > 0.1
+    assert compare("simclr", "float32", **SMALL)["difference"] > 0.1
     monkeypatch.setitem(cuda_graph.BACKENDS, "cpu", WithoutCapture)
-    assert compare("simclr", "float32", **options)["difference"] == 0
+    assert compare("simclr", "float32", **SMALL)["difference"] == 0
+
+
+def test_a_comparison_that_breaks_off_stops_no_other(monkeypatch, capsys):
+    monkeypatch.setitem(cuda_graph.BACKENDS, "cpu", WithoutCapture)
+    pairs = [("no-such-head", "float32"), ("simclr", "float32")]
+    broken, sound = compare_all(pairs, until=float("inf"), **SMALL)
+    assert "no-such-head" in broken["error"]
+    assert [is_wrong(broken), is_wrong(sound)] == [True, False]
+    assert "no-such-head float32: broke off: " in capsys.readouterr().out
+    assert list(compare_all(pairs, until=0.0, **SMALL)) == []
+    assert "no time for simclr float32" in capsys.readouterr().out
+
+
+def test_a_wrong_graph_ends_with_an_error_after_the_row(monkeypatch, tmp_path):
+    class Wrong(WithoutCapture):
+        def capture(self, run):
+            return lambda: (run(), run())[1]  # every step twice
+
+    monkeypatch.setattr(benchmarks.gpu_check, "WithoutCapture", Wrong)
+    monkeypatch.setitem(cuda_graph.BACKENDS, "cpu", Wrong)  # taken out again at the end
+    words = ["gpu_check", "--device", "cpu", "--seconds", "3600", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit, match="Expected replayed iterations to give the weights"):
+        benchmarks.gpu_check.main()
+    [path] = tmp_path.glob("digits_*.json")
+    assert read_result(path)["num_experiences"] == 5
+
+
+@pytest.mark.parametrize("fails", ["pytest", "benchmarks.throughput", "benchmarks.gpu_check"])
+def test_what_fails_is_told_at_the_end_and_stops_no_other(tmp_path, fails):
+    python = tmp_path / "python"
+    python.write_text(
+        f"""#!/usr/bin/env bash
+case "$*" in
+    "-m {fails}"*) exit 7 ;;
+    -m*) exit 0 ;;
+esac
+exec {sys.executable} "$@"
+"""
+    )
+    python.chmod(0o755)
+    done = gpu_check("", str(tmp_path / "out"), PYTHON=str(python))
+    codes = [7 * (name == fails) for name in ("pytest", "benchmarks.throughput")]
+    rest = 7 * (fails == "benchmarks.gpu_check")
+    words = f"tests ended with {codes[0]}, throughput with {codes[1]}, graph and row with {rest}"
+    assert words in done.stdout
+    assert done.returncode == 1

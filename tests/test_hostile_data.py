@@ -9,7 +9,7 @@ from avalanche.benchmarks import dataset_benchmark, tensors_benchmark
 from helpers import SmallCNN, assert_same_state, samples, small_head, state_of, strategy_of
 from torch.utils.data import Dataset
 
-from avalanche_dlcpa import SingleTaskStrategy
+from avalanche_dlcpa import NonFiniteLossError, SingleTaskStrategy
 
 GOOD = samples([0, 1], size=8, per_class=8)
 IMAGES, LABELS = samples([2, 3], size=8, per_class=8)
@@ -93,6 +93,16 @@ def test_labels_that_name_no_class_of_the_experience(name):
     dataset, match = BAD_LABELS[name]
     strategy = strategy_of(SmallCNN())
     assert_goes_on(strategy, experience_of(dataset), ValueError, match)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [name for name in BAD_LABELS if name.startswith("hidden ")])
+def test_on_a_gpu_they_are_noticed_at_the_end_of_the_epoch(name):
+    dataset, match = BAD_LABELS[name]
+    seen_at_once = "whole numbers" in match
+    error, words = (ValueError, match) if seen_at_once else (NonFiniteLossError, "finite loss")
+    strategy = strategy_of(SmallCNN(), device="cuda")
+    assert_goes_on(strategy, experience_of(dataset), error, words)
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int64, torch.tensor])
