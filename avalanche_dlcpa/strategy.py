@@ -318,7 +318,7 @@ class DLCPAStrategy(ResumableTemplate):
         if not any(isinstance(plugin, GaussianClassifierPlugin) for plugin in self.plugins):
             self.model.gaussian = None  # of an earlier strategy: it will not know the new classes
         classes, task_label = classes_of(self.experience), task_label_of(self.experience)
-        mixed = self._has_other_samples(classes)
+        mixed = self._has_other_samples(classes, task_label)
         if mixed and getattr(self._criterion, "reduction", "mean") != "mean":
             raise ValueError(
                 "Expected a criterion with reduction='mean' beside replayed samples, whose losses "
@@ -379,11 +379,14 @@ class DLCPAStrategy(ResumableTemplate):
         super().make_eval_dataloader(**kwargs)
         self.dataloader = seeded(self.dataloader)
 
-    def _has_other_samples(self, classes: list[int]) -> bool:
+    def _has_other_samples(self, classes: list[int], task_label: int) -> bool:
         """Whether a plugin mixes samples of earlier tasks into the mini-batches (replay)."""
-        targets = getattr(self.adapted_dataset, "targets", classes)
-        present = getattr(targets, "uniques", None) or set(targets)
-        return self.dataloader is not self._own_loader or not present <= set(classes)
+        expected = {"targets": set(classes), "targets_task_labels": {task_label}}
+        for name, own in expected.items():
+            present = getattr(self.adapted_dataset, name, own)
+            if not (getattr(present, "uniques", None) or set(present)) <= own:
+                return True
+        return self.dataloader is not self._own_loader
 
     def check_model_and_optimizer(self, reset_optimizer_state: bool = True, **kwargs: Any) -> None:
         """Add the classifiers of new classes, and start the optimizer without state."""

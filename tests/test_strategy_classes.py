@@ -3,7 +3,7 @@
 import pytest
 import torch
 from avalanche.models import IncrementalClassifier, MultiHeadClassifier, as_multitask
-from avalanche.training.plugins import ReplayPlugin
+from avalanche.training.plugins import ReplayPlugin, SupervisedPlugin
 from helpers import (
     Probe,
     SmallCNN,
@@ -98,6 +98,32 @@ def test_a_replayed_sample_competes_within_its_own_task(make_stream):
     strategy.train(list(make_stream(size=8, per_class=8).train_stream))
     assert probe.seen["before_backward"][-1][1] == 3
     assert all(abs(difference.item()) < 1e-4 for difference, _ in probe.seen["before_backward"])
+
+
+def test_data_of_an_earlier_task_whose_labels_restart_compete_within_it():
+    stream = nc_stream(task_labels=True, from_zero=True, size=8, per_class=8).train_stream
+
+    class Join(SupervisedPlugin):
+        def after_train_dataset_adaptation(self, strategy, **kwargs):
+            if strategy.experience.current_experience == 1:
+                strategy.adapted_dataset = strategy.adapted_dataset.concat(stream[0].dataset)
+
+    def loss_by_hand(strategy):
+        features, losses = strategy.model.plastic(strategy.mb_x), []
+        for row, label, task in zip(features, strategy.mb_y, strategy.mbatch[-1], strict=True):
+            logits = linear(row, *strategy.model.classifiers.rows(int(task)))
+            losses.append(cross_entropy(logits, label))
+        difference = strategy.loss - WEIGHT * torch.stack(losses).mean()
+        return difference.item(), len(strategy.mbatch[-1].unique())
+
+    probe = Probe(before_backward=loss_by_hand)
+    strategy = strategy_of(
+        SmallCNN(batch_norm=False), supervised_weight=WEIGHT, plugins=[Join(), probe]
+    )
+    strategy.train(list(stream)[:2])
+    differences, num_tasks = zip(*probe.seen["before_backward"], strict=True)
+    assert max(num_tasks) == 2
+    assert max(map(abs, differences)) < 1e-4
 
 
 def test_a_label_beyond_all_is_not_taken_for_one_of_another_task():
