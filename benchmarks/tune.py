@@ -18,7 +18,7 @@ import math
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +98,7 @@ def best(rows: Iterable[Row], setting: str, method: str) -> dict[str, Any]:
         raise ValueError(f"Expected tuning rows of {method} in {setting}, got none.")
     scores: dict[str, dict[str, tuple[float, float]]] = {}
     for row in sound:
-        pair = (float(row["class_il_ACC"] or 0), float(row["task_il_ACC"] or 0))
-        scores.setdefault(row["hyperparameters"], {})[row["seed"]] = pair
+        scores.setdefault(row["hyperparameters"], {})[row["seed"]] = _accuracies(row)
     most_seeds = max(map(len, scores.values()))
     means = {
         words: tuple(statistics.fmean(scenario) for scenario in zip(*pairs.values(), strict=True))
@@ -123,14 +122,37 @@ def best(rows: Iterable[Row], setting: str, method: str) -> dict[str, Any]:
     }
 
 
+def finalists(
+    rows: Iterable[Row], setting: str, method: str, *, seed: int, count: int
+) -> list[dict[str, Any]]:
+    """The combinations with the highest sum of Class-IL and Task-IL ACC of one seed.
+
+    Args:
+        rows: Of trials.
+        setting: Of the trials.
+        method: Of the trials.
+        seed: Of the trials.
+        count: How many.
+    """
+    place = (setting, method, str(seed))
+    own = [row for row in rows if (row["setting"], row["method"], row["seed"]) == place]
+    best_first = sorted(own, key=lambda row: -sum(_accuracies(row)))
+    return [json.loads(row["hyperparameters"]) for row in best_first[:count]]
+
+
+def _accuracies(row: Row) -> tuple[float, float]:
+    return float(row["class_il_ACC"] or 0), float(row["task_il_ACC"] or 0)
+
+
 def tune(
     setting: str,
     methods: Iterable[str],
-    seeds: Iterable[int],
+    seeds: Sequence[int],
     run: Runner,
     *,
     folder: Path,
     most: int | None = None,
+    num_finalists: int | None = None,
     path: Path = TUNING,
 ) -> dict[Cell, str]:
     """Run what is missing of the methods' grids, adding each row as soon as it is known.
@@ -142,6 +164,8 @@ def tune(
         run: Runs cells, whose results then lie in ``folder``.
         folder: For results, until they are rows.
         most: See `propose`.
+        num_finalists: How many combinations are tried with the seeds after the first, see
+            `finalists`; None: all.
         path: The file of rows.
 
     Returns:
@@ -149,12 +173,35 @@ def tune(
         have none, and are run again.
     """
     grids = GRIDS[expect_known("setting with a grid", setting, GRIDS)]
+    wanted = {
+        method: propose(grids[expect_known("method", method, grids)], most=most)
+        for method in methods
+    }
+    if num_finalists is None:
+        return _try_all(setting, wanted, seeds, run, folder, path)
+    failures = _try_all(setting, wanted, seeds[:1], run, folder, path)
+    rows = read_rows(path)
+    left = {
+        method: finalists(rows, setting, method, seed=seeds[0], count=num_finalists)
+        for method in complete(wanted, failures)
+    }
+    return {**failures, **_try_all(setting, left, seeds[1:], run, folder, path)}
+
+
+def _try_all(
+    setting: str,
+    wanted: Mapping[str, list[dict[str, Any]]],
+    seeds: Iterable[int],
+    run: Runner,
+    folder: Path,
+    path: Path,
+) -> dict[Cell, str]:
     done = {(r["setting"], r["method"], r["seed"], r["hyperparameters"]) for r in read_rows(path)}
     cells = [
         Cell(method, setting, seed, tuple(sorted(values.items())), validation=True)
         for seed in seeds
-        for method in methods
-        for values in propose(grids[expect_known("method", method, grids)], most=most)
+        for method, combinations in wanted.items()
+        for values in combinations
         if (setting, method, str(seed), json.dumps(values)) not in done
     ]
 
@@ -216,6 +263,9 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", help="default: all that have a grid")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--trials", type=int, help="of each grid, at most so many; default: all")
+    parser.add_argument(
+        "--finalists", type=int, help="only so many are tried with the seeds after the first"
+    )
     add_pool_arguments(parser)
     words = parser.parse_args()
     try:
@@ -229,6 +279,7 @@ def main() -> None:
                 pool_of(words, Path(folder)),
                 folder=Path(folder),
                 most=words.trials,
+                num_finalists=words.finalists,
             )
         chosen = complete(methods, failures)
         choose(setting, chosen)

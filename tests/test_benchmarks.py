@@ -12,7 +12,7 @@ from avalanche.benchmarks.utils.data import AvalancheDataset
 
 from avalanche_dlcpa import NonFiniteLossError
 from benchmarks import demo, run, tune
-from benchmarks.cells import Cell, check_same
+from benchmarks.cells import FORMAT, Cell, check_same, result_path
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.grids import GRIDS
 from benchmarks.hyperparameters import CHOSEN, hyperparameters_of
@@ -22,7 +22,7 @@ from benchmarks.markup import as_markdown
 from benchmarks.methods import METHODS
 from benchmarks.orders import order_tables
 from benchmarks.origin import PACKAGES
-from benchmarks.pool import run_in_processes
+from benchmarks.pool import Progress, run_in_processes
 from benchmarks.settings import SETTINGS
 from benchmarks.tables import comparison_table
 from benchmarks.views import ShiftsAndNoise
@@ -231,6 +231,26 @@ def test_tuning_adds_a_row_a_trial_and_runs_none_again(tmp_path, monkeypatch):
     tune.tune(TWIN, ["naive"], [0], run_here, folder=tmp_path, path=path)
     assert [len(cells) for cells in asked] == [2, 0]
     assert tune.best(rows, TWIN, "naive")["hyperparameters"] == {"lr": 0.01}
+
+
+def test_finalists_alone_are_tried_with_further_seeds(tmp_path, monkeypatch):
+    monkeypatch.setitem(GRIDS, TWIN, {"naive": [{"lr": [0.01, 0.02, 0.03, 1e30]}]})
+    path = tmp_path / "tuning.csv"
+
+    def invent(cells):
+        for cell in cells:
+            lr = dict(cell.changes)["lr"]
+            accuracy = {"ACC": {0.01: 0.3, 0.02: 0.5, 0.03: 0.4, 1e30: 0.0}[lr]}
+            found = {"class_il": accuracy, "task_il": accuracy, "provenance": {"commit": "0"}}
+            save_json({**found, "format": FORMAT}, result_path(cell, tmp_path))
+            yield [Progress(cell, cell.num_experiences, ended=True)]
+
+    for _ in range(2):  # the second time, nothing is missing
+        options = {"folder": tmp_path, "path": path, "num_finalists": 2}
+        assert tune.tune(TWIN, ["naive"], [0, 1, 2], invent, **options) == {}
+    rows = [(row["seed"], json.loads(row["hyperparameters"])["lr"]) for row in tune.read_rows(path)]
+    assert sorted(rows[:4]) == [("0", 0.01), ("0", 0.02), ("0", 0.03), ("0", 1e30)]
+    assert sorted(rows[4:]) == [("1", 0.02), ("1", 0.03), ("2", 0.02), ("2", 0.03)]
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
