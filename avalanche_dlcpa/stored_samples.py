@@ -140,7 +140,7 @@ def _without_transforms(dataset: Any) -> tuple[Any, tuple[Operation, ...]]:
     transform, pair = dataset.transform, getattr(dataset, "transforms", None)
     if getattr(dataset, "target_transform", None) is not None:
         raise NotRecognizedError("an own `target_transform`")
-    is_plain = type(pair) is StandardTransform and pair.transform is transform
+    is_plain = isinstance(pair, StandardTransform) and pair.transform is transform
     if pair is not None and not is_plain:
         raise NotRecognizedError("`transforms` of image and label together")
     dataset = copy.copy(dataset)
