@@ -70,6 +70,7 @@ def run_on_ray(
     origin = commit()  # of the code that is sent: the run may outlast it here
     _connect(address)
     board = ray.remote(num_cpus=0, max_restarts=-1)(_Board).remote()
+    _read(board)  # it is there before the cells tell it anything
     task = ray.remote(max_retries=RETRIES, num_cpus=threads, num_gpus=gpus)(_run)
     options = {"threads": threads, "dataset_root": dataset_root, "device": device}
     at_work = {}
@@ -78,7 +79,7 @@ def run_on_ray(
         at_work[task.remote(cell, board, checkpoints=own, **options)] = cell
     try:
         while at_work:
-            ended, _ = ray.wait(list(at_work), timeout=POLL_SECONDS)
+            ended, _ = ray.wait(list(at_work), num_returns=len(at_work), timeout=POLL_SECONDS)
             reports = [_collect(handle, at_work.pop(handle), folder, origin) for handle in ended]
             for report in reports:
                 if checkpoints is not None and report.failure is None:

@@ -60,7 +60,8 @@ def test_a_cell_whose_worker_is_killed_midway_is_not_lost(address, tmp_path, mon
     def run_and_kill(cells):
         for reports in run_all(cells, results, address, checkpoints=kept):
             begun = [report for report in reports if not report.ended]
-            most_at_work.append(len(begun))
+            if not killed:
+                most_at_work.append(sum(r.learned < r.cell.num_experiences for r in begun))
             for report in begun:
                 learned.setdefault(report.cell, []).append(report.learned)
             midway = [r.cell for r in begun if r.cell.method != "naive" and r.learned == 2]
@@ -73,7 +74,7 @@ def test_a_cell_whose_worker_is_killed_midway_is_not_lost(address, tmp_path, mon
     ended = []
     failures = run_grid(CELLS, run_and_kill, on_end=lambda cell, failure: ended.append(cell))
     assert failures == {}
-    assert max(most_at_work) == 2  # what waits is not shown as if it ran
+    assert 1 <= max(most_at_work) <= 2  # what waits is not shown as if it ran
     assert sorted(cell.name for cell in ended) == sorted(cell.name for cell in CELLS)
     again = learned[killed[0]]
     assert 0 in again[again.index(2) :]  # begun a second time
