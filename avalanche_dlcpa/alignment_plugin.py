@@ -108,15 +108,16 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
     @torch.no_grad()
     def _features(self, strategy: Any, layer: nn.Linear) -> Tensor:
         """What the head would be given of all samples, (B, D)."""
+        assert self.head is not None
         seen: list[Tensor] = []
         hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-        model, x = self._model(strategy), strategy.mb_x
+        model = self._model(strategy)
         task_labels = strategy.mbatch[-1] if len(strategy.mbatch) > 2 else None
-        if isinstance(model.get_submodule(self.head or ""), MultiHeadClassifier):
+        if isinstance(model.get_submodule(self.head), MultiHeadClassifier):
             # each sample as if it were of this task: else the layer would see some of them alone
             task_labels = torch.full_like(strategy.mb_y, task_label_of(strategy.experience))
         try:
-            avalanche_forward(model, x, task_labels)
+            avalanche_forward(model, strategy.mb_x, task_labels)
         finally:
             hook.remove()
         return seen[-1]

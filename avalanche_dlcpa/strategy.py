@@ -209,12 +209,6 @@ class DLCPAStrategy(ResumableTemplate):
         check_plugins([*(plugins or ()), criterion], optimizer, eval_every)
         if self.ssl is not None and self.ssl.has_momentum_encoder:
             expect_wide(model)
-        if getattr(model, "is_learning", False):
-            raise ValueError(
-                "Expected a DualLearner between two experiences, got one whose last experience was "
-                "broken off, and is half in its average: go on with the strategy that trained it, "
-                "or from a checkpoint."
-            )
 
         # All is checked; from here on the user's model and optimizer are changed.
         dual = _as_dual_learner(model, head, bn_statistics)
@@ -625,5 +619,11 @@ def _as_dual_learner(model: nn.Module, head: str | None, bn_statistics: str | No
         raise ValueError(
             "Expected a DualLearner to come without `head` and `bn_statistics`, got "
             f"head={head!r}, bn_statistics={bn_statistics!r}: give them to DualLearner(...)."
+        )
+    if model.is_learning:
+        raise ValueError(
+            "Expected a DualLearner between two experiences, got one whose last experience was "
+            "broken off, and is half in its average: go on with the strategy that trained it, or "
+            "from a checkpoint."
         )
     return model

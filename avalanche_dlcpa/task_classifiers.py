@@ -302,9 +302,9 @@ class ClassifierScope:
 
     def loss(self, criterion: Criterion, logits: Tensor, targets: Tensor) -> Tensor:
         """The criterion on logits (B, K) and target columns (B,), each sample within its group."""
-        if self.groups is None and targets.device.type == "cpu":
-            return criterion(logits, targets)
         if self.groups is None:
+            if targets.device.type == "cpu":  # where `targets` has raised
+                return criterion(logits, targets)
             return nan_where_strange(criterion(logits, targets.clamp(min=0)), targets)
         group_of = self.groups[targets]
         total = logits.new_zeros(())
