@@ -2,7 +2,8 @@
 
 At the lab scale of the comparison (`lab-cifar100-10`), every method has the same budget: eight
 combinations, four and then four more around the best of them, or beyond the edge that it lay on.
-So has DLCPA with the crops and the queue of the authors' runs (`lab-cifar100-10-small-crops`).
+EWC and DER++ have a third four, as their best lay on the edge again; no variant of DLCPA has.
+DLCPA with the crops and the queue of the authors' runs (`lab-cifar100-10-small-crops`) has eight.
 DLCPA's weight of the supervised loss is searched on digits, and the paper's elsewhere.
 """
 
@@ -102,6 +103,13 @@ _LAB_MORE: dict[str, list[Grid]] = {
     "ewc": [{"lr": [0.05, 0.1], "strength": [0.01, 0.03]}],  # all before were below Naive
     "lwf": [{"lr": [0.01], "strength": [10.0, 30.0]}, {"lr": [0.02], "strength": [3.0, 30.0]}],
 }
+_LAB_BEYOND: dict[str, list[Grid]] = {
+    "ewc": [{"lr": [0.05, 0.1], "strength": [0.0001, 0.001]}],
+    "der++": [
+        {"lr": [0.01, 0.03], "alpha": [0.1], "beta": [2.0]},
+        {"lr": [0.03], "alpha": [0.05, 0.2], "beta": [1.0]},
+    ],
+}
 
 GRIDS: dict[str, dict[str, list[Grid]]] = {
     "digits": {
@@ -138,7 +146,7 @@ GRIDS: dict[str, dict[str, list[Grid]]] = {
             {"lr": [0.01], "classifier_lr": [0.1]},
         ],
     },
-    "lab-cifar100-10": {**_joined(_LAB, _LAB_MORE), **_lab_dlcpa(1024)},
+    "lab-cifar100-10": {**_joined(_LAB, _LAB_MORE, _LAB_BEYOND), **_lab_dlcpa(1024)},
     "lab-cifar100-10-small-crops": {"dlcpa-mocov2": _lab_dlcpa(65_536)["dlcpa-mocov2"]},
     # At the scale of the paper, where nothing was published: for who has a GPU.
     **{
