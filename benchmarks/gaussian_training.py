@@ -134,12 +134,12 @@ class StudiedTraining:
         Raises:
             ValueError: Another process trains into the folder.
         """
-        origin = origin_of(command, device)
+        origin, words = origin_of(command, device), self.words  # as they are now
         lock = lock_folder(folder)
         stream = self.stream(dataset_root)
         seed_everything(self.seed)
         plugin = TimedGaussian()
-        cell, options = self._cell, self.words["hyperparameters"]
+        cell, options = self._cell, words["hyperparameters"]
         strategy: Any = build_strategy(cell, self.plan, options, plugins=[plugin], device=device)
         seconds = 0.0
         for step, experience in enumerate(stream.train_stream[: self.plan.num_experiences]):
@@ -150,7 +150,7 @@ class StudiedTraining:
             torch.save(_state_of(strategy.model), folder / f"experience{step}.pt")
             print(f"learned {step + 1} experiences", flush=True)
         record = {
-            "words": self.words,
+            "words": words,
             "training_seconds": seconds - plugin.seconds,
             "plugin_seconds": plugin.seconds,
             "provenance": origin,

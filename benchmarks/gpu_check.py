@@ -200,9 +200,9 @@ def row(
         TimeoutError: It is not.
     """
     start = time.perf_counter()
-    origin = provenance(cell, device)
+    origin, values = provenance(cell, device), cell.hyperparameters
     seed_everything(cell.seed)
-    training = Training(cell, dataset_root=dataset_root, device=device)
+    training = Training(cell, values, dataset_root=dataset_root, device=device)
     strategy, images = training.strategy, len(training.train_stream[0].dataset)
     iterations = strategy.train_epochs * math.ceil(images / strategy.train_mb_size)
     expected = 1e-3 * iteration_ms * iterations
@@ -213,7 +213,7 @@ def row(
         )
     for learned in training.steps():
         spent = time.perf_counter() - start
-        yield result_of(cell, {**training.found(), "num_experiences": learned}, origin)
+        yield result_of(cell, values, {**training.found(), "num_experiences": learned}, origin)
         if spent + NEXT_TASK * spent / learned > seconds:
             return
 

@@ -1,8 +1,8 @@
 """What `benchmarks.tune` tries, on the validation split: setting -> method -> grids.
 
-At the lab scale of the comparison (`lab-cifar100-10`), every method has the same budget: eight
-combinations, four and then four more around the best of them, or beyond the edge that it lay on.
-EWC and DER++ have a third four, as their best lay on the edge again; no variant of DLCPA has.
+At the lab scale of the comparison (`lab-cifar100-10`), every method has eight combinations: four,
+and then four more around the best of them, or beyond the edge that it lay on. Where it still lies
+on an edge, EWC and DER++ have a third four; no variant of DLCPA has.
 DLCPA with the crops and the queue of the authors' runs (`lab-cifar100-10-small-crops`) has eight.
 DLCPA's weight of the supervised loss is searched on digits, and the paper's elsewhere.
 """

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
 import platform
 import shlex
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +64,14 @@ def commit() -> str:
         return "unknown"
 
 
-def digest_of(*folders: Path) -> str:
-    """Of all Python files below some folders: the same name for the same code, commit or not."""
-    digest = hashlib.sha256()
+def digest_of(*folders: Path, values: Mapping[str, Any] | None = None) -> str:
+    """The same name for the same code, commit or not, and the same values.
+
+    Args:
+        folders: Whose Python files, at any depth, are the code.
+        values: As JSON takes them.
+    """
+    digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode())
     for folder in folders:
         for path in sorted(folder.rglob("*.py")):
             digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())

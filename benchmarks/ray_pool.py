@@ -22,7 +22,7 @@ except ImportError as error:
 
 RETRIES = 3  # of a cell whose worker has died
 POLL_SECONDS = 1.0
-# As in a .gitignore. The chosen hyperparameters, in benchmarks/results, have to go along.
+# As in a .gitignore.
 NOT_SENT = [
     ".git",
     ".venv*",
@@ -76,7 +76,10 @@ def run_on_ray(
     at_work = {}
     for cell in cells:
         own = checkpoints and checkpoints_path(cell, checkpoints)
-        at_work[task.remote(cell, board, checkpoints=own, **options)] = cell
+        # Those chosen here and now: the code was sent before a choice that this process has made.
+        values = cell.hyperparameters
+        handle = task.remote(cell, board, checkpoints=own, hyperparameters=values, **options)
+        at_work[handle] = cell
     try:
         while at_work:
             ended, _ = ray.wait(list(at_work), num_returns=len(at_work), timeout=POLL_SECONDS)

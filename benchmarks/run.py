@@ -48,6 +48,7 @@ def run_cell(
     device: str = "cpu",
     on_experience: Callable[[int], None] = lambda learned: None,
     checkpoints: Path | None = None,
+    hyperparameters: dict[str, Any] | None = None,
 ) -> Result:
     """Train and evaluate one cell.
 
@@ -56,13 +57,16 @@ def run_cell(
         dataset_root: Folder of the data; None: Avalanche's default.
         device: Where to train.
         on_experience: Called with the number of experiences learned, after each.
-        checkpoints: Folder from which a run of DLCPA by this very code goes on, and where it keeps
-            checkpoints; None: it keeps none.
+        checkpoints: Folder from which a run of DLCPA by this very code with these hyperparameters
+            goes on, and where it keeps checkpoints; None: it keeps none.
+        hyperparameters: Of the cell; None: as they are chosen here and now.
 
     Returns:
         The result, as `save_json` writes it.
     """
-    origin = provenance(cell, device)  # of the code as it is now: a run may outlast a commit
+    # As they are now: a run may outlast a commit, and another choice.
+    origin = provenance(cell, device)
+    values = cell.hyperparameters if hyperparameters is None else hyperparameters
     setting = SETTINGS[cell.setting]
     reset_peak(device)
     seed_everything(cell.seed)
@@ -72,20 +76,23 @@ def run_cell(
             seed=cell.seed,
             dataset_root=dataset_root,
             device=device,
-            **cell.hyperparameters,
+            **values,
         )
     else:
         found = _train_and_judge(
             cell,
+            values,
             dataset_root=dataset_root,
             device=device,
             on_experience=on_experience,
-            checkpoints=checkpoints and checkpoints / digest_of(*CODE),
+            checkpoints=checkpoints and checkpoints / digest_of(*CODE, values=values),
         )
-    return result_of(cell, found, origin)
+    return result_of(cell, values, found, origin)
 
 
-def result_of(cell: Cell, found: dict[str, Any], origin: dict[str, Any]) -> Result:
+def result_of(
+    cell: Cell, hyperparameters: dict[str, Any], found: dict[str, Any], origin: dict[str, Any]
+) -> Result:
     """A result as `save_json` writes it: what was run, what was found, and where it comes from."""
     setting = SETTINGS[cell.setting]
     return {
@@ -95,7 +102,7 @@ def result_of(cell: Cell, found: dict[str, Any], origin: dict[str, Any]) -> Resu
         "setting_title": setting.title,
         "seed": cell.seed,
         "changes": dict(cell.changes),
-        "hyperparameters": cell.hyperparameters,
+        "hyperparameters": hyperparameters,
         "epochs": setting.epochs,
         "batch_size": cell.batch_size,
         "num_experiences": cell.num_experiences,
@@ -107,13 +114,14 @@ def result_of(cell: Cell, found: dict[str, Any], origin: dict[str, Any]) -> Resu
 
 def _train_and_judge(
     cell: Cell,
+    hyperparameters: dict[str, Any],
     *,
     dataset_root: str | None,
     device: str,
     on_experience: Callable[[int], None],
     checkpoints: Path | None,
 ) -> Result:
-    training = Training(cell, dataset_root=dataset_root, device=device)
+    training = Training(cell, hyperparameters, dataset_root=dataset_root, device=device)
     strategy, setting = training.strategy, SETTINGS[cell.setting]
     if checkpoints is not None and isinstance(strategy, DLCPAStrategy):
         strategy.resume(checkpoints, every_epochs=setting.epochs, every_minutes=CHECKPOINT_MINUTES)

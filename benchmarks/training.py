@@ -75,14 +75,22 @@ class Training:
 
     Args:
         cell: A method, not an analysis.
+        hyperparameters: Of the cell.
         dataset_root: Folder of the data; None: Avalanche's default.
         device: Where to train.
     """
 
-    def __init__(self, cell: Cell, *, dataset_root: str | None, device: str):
+    def __init__(
+        self,
+        cell: Cell,
+        hyperparameters: dict[str, Any],
+        *,
+        dataset_root: str | None,
+        device: str,
+    ):
         self.cell, self.device = cell, device
         self.method, setting = METHODS[cell.method], SETTINGS[cell.setting]
-        options = dict(cell.hyperparameters)
+        options = dict(hyperparameters)
         self._stopwatch = Stopwatch()
         plugins: list[SupervisedPlugin] = [self._stopwatch]
         loss = take_loss(options, setting)

@@ -109,7 +109,8 @@ def test_stl_never_forgets_and_stl_me_keeps_one_extractor():
 
 
 def test_packnet_gives_every_task_the_same_share_of_the_weights():
-    training = Training(Cell("packnet", TWIN), dataset_root=None, device="cpu")
+    cell = Cell("packnet", TWIN)
+    training = Training(cell, cell.hyperparameters, dataset_root=None, device="cpu")
     assert list(training.steps())[-1] == NUM_TASKS
     strategy = training.strategy
     for name, module in strategy.model.named_modules():
@@ -172,7 +173,7 @@ def test_every_baseline_can_be_given_the_loss_as_it_is_in_dlcpa(method):
     cell = Cell(method, TWIN, 0, (("ssl", "mocov2"),))
     own = Cell("dlcpa-mocov2", TWIN).hyperparameters
     assert cell.hyperparameters["ssl_weight"] == 1 / own["supervised_weight"]
-    training = Training(cell, dataset_root=None, device="cpu")
+    training = Training(cell, cell.hyperparameters, dataset_root=None, device="cpu")
     plugin = next(p for p in training.strategy.plugins if isinstance(p, SelfSupervisedLossPlugin))
     assert plugin.ssl.queue_size == own["queue_size"] == 1024
     assert plugin.weight == cell.hyperparameters["ssl_weight"]

@@ -1,12 +1,13 @@
 """The same grids on Ray: a cluster of two machines, each with one core, and one GPU in name."""
 
+import json
 import signal
 import sys
 
 import psutil
 import pytest
 
-from benchmarks import compare
+from benchmarks import compare, hyperparameters
 from benchmarks.cells import checkpoints_path, grid, read_result, result_path
 from benchmarks.live import run_grid
 from benchmarks.run import run_cell
@@ -106,6 +107,19 @@ def test_the_command_runs_on_a_cluster(address, tmp_path, monkeypatch, capsys):
     assert end.value.code == 0
     assert "2 run, 0 failed, 0 skipped" in capsys.readouterr().out
     assert len(list(tmp_path.glob("*.json"))) == 2
+
+
+def test_cells_take_what_this_process_has_chosen_since_it_sent_its_code(
+    address, tmp_path, monkeypatch
+):
+    (cell,) = grid(["naive"], [TWIN], [0])
+    list(run_all([cell], tmp_path / "before", address))
+    values = {**cell.hyperparameters, "lr": 0.017}
+    chosen = tmp_path / "hyperparameters.json"
+    chosen.write_text(json.dumps({"digits": {"naive": {"hyperparameters": values}}}))
+    monkeypatch.setattr(hyperparameters, "CHOSEN", chosen)
+    list(run_all([cell], tmp_path / "after", address))
+    assert read_result(result_path(cell, tmp_path / "after"))["hyperparameters"] == values
 
 
 def test_a_cell_that_fails_is_reported_with_its_reason(address, tmp_path):

@@ -1,15 +1,17 @@
 """A cell of a grid that was killed goes on from its checkpoint, to the same numbers."""
 
+import json
 import sys
 
 import pytest
 
-from benchmarks import run
+from benchmarks import hyperparameters, run
 from benchmarks.cells import Cell, checkpoints_path, read_result, result_path
 from benchmarks.origin import digest_of
 from benchmarks.training import Stopwatch
 
 CELL = Cell("dlcpa-mocov2", "digits-cifar100-10", 3)
+OWN = CELL.hyperparameters
 
 
 class KilledError(Exception):
@@ -39,6 +41,36 @@ def test_a_killed_cell_goes_on_to_the_same_numbers(tmp_path):
     assert numbers_of(result) == numbers_of(whole)
     assert learned == [1, 2, 3, 4, 5]
     assert result["memory"]["kept_bytes"] == whole["memory"]["kept_bytes"]
+
+
+def test_what_was_chosen_anew_in_between_begins_anew(tmp_path, monkeypatch):
+    chosen = tmp_path / "hyperparameters.json"
+    monkeypatch.setattr(hyperparameters, "CHOSEN", chosen)
+
+    def choose(lr):
+        values = {**OWN, "lr": lr}
+        chosen.write_text(json.dumps({"digits": {CELL.method: {"hyperparameters": values}}}))
+
+    def killed_late(learned):
+        choose(0.05)
+        killed_after(2)(learned)
+
+    choose(0.02)
+    with pytest.raises(KilledError):
+        run.run_cell(CELL, checkpoints=tmp_path, on_experience=killed_late)
+    learned = []
+    result = run.run_cell(CELL, checkpoints=tmp_path, on_experience=learned.append)
+    assert learned == [1, 2, 3, 4, 5]
+    assert result["hyperparameters"]["lr"] == 0.05
+    choose(0.02)
+    learned.clear()
+
+    def choose_late(count):
+        learned.append(count)
+        choose(0.05)
+
+    result = run.run_cell(CELL, checkpoints=tmp_path, on_experience=choose_late)
+    assert result["hyperparameters"]["lr"] == 0.02  # what it trained with
 
 
 def test_the_seconds_are_those_of_all_lives():
