@@ -29,8 +29,8 @@ PUBLISHED = {
 }
 NOTE = (
     "Images a class in each split. Beside its training images Tiny-ImageNet has 50 labelled ones a "
-    "class: they are the test set. Only trials for the choice of hyperparameters hold the validation "
-    "split out; the runs of the tables train on both."
+    "class: they are the test set. Only trials for the choice of hyperparameters hold the "
+    "validation split out; the runs of the tables train on both."
 )
 
 
