@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
-import math
 import statistics
 import sys
 import warnings
@@ -21,95 +20,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from avalanche.benchmarks import NCScenario, tensors_benchmark
-from avalanche.core import SupervisedPlugin
-from avalanche.evaluation.metrics import accuracy_metrics, loss_metrics
-from avalanche.training.plugins import EvaluationPlugin
-from torch import Tensor, nn
-from torch.optim import SGD
 
-from avalanche_dlcpa import DLCPAStrategy, backbones, seed_everything, streams
+from avalanche_dlcpa import seed_everything
 from avalanche_dlcpa.precision import PRECISIONS
 from avalanche_dlcpa.self_supervised import HEADS
+from benchmarks.growth import with_classes, with_experiences
 from benchmarks.json_file import save_json
-from benchmarks.memory import kept_bytes, peak_bytes, reset_peak
+from benchmarks.memory import peak_bytes, reset_peak
 from benchmarks.origin import origin_of
 from benchmarks.phases import PHASES
 from benchmarks.run import add_run_arguments
-from benchmarks.timing import EpochTimes, Stopwatch
+from benchmarks.throughput_setup import LAYOUTS, NETWORKS, make_strategy, one_experience
+from benchmarks.timing import Stopwatch
 
-NUM_CLASSES = 10  # of the experience
-NETWORKS = {"resnet18": backbones.resnet18, "resnet34": backbones.resnet34}
-QUICK = {"widths": [4], "batch_sizes": [8], "iterations": 2, "rounds": 2, "growth": 3}
-LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+QUICK = {
+    "widths": [4],
+    "batch_sizes": [8],
+    "iterations": 2,
+    "rounds": 2,
+    "growth": 3,
+    "classes": [10, 20],
+}
 TABLE = ("head", "network", "width", "batch_size", "precision", "layout")
 FIGURES = ("iteration_ms", "passes_ms", "ratio", "images_per_second", "peak_mb")
 
 Row = dict[str, Any]
-
-
-def one_experience(dataset_root: str | None, iterations: int, batch_size: int) -> NCScenario:
-    """A stream whose first experience has 10 classes of images (3, 32, 32), in full mini-batches.
-
-    Args:
-        dataset_root: Folder of CIFAR-100; None: digits.
-        iterations: At least so many, as far as there are images.
-        batch_size: Of the mini-batches.
-    """
-    if dataset_root is not None:
-        return streams.split_cifar100(
-            100 // NUM_CLASSES,
-            train_images_per_class=images_per_class(iterations, batch_size, most=500),
-            augment=False,
-            dataset_root=dataset_root,
-        )
-    images, labels = _digits(iterations, batch_size)
-    return tensors_benchmark([(images, labels)], [(images[:2], labels[:2])], task_labels=[0])
-
-
-def images_per_class(iterations: int, batch_size: int, *, most: int) -> int:
-    """How many images each class needs for so many full mini-batches, or more, and no other one.
-
-    A smaller mini-batch at the end of an epoch would make its iterations look fast.
-
-    Raises:
-        ValueError: There are too few images for a mini-batch.
-
-    Example:
-        >>> images_per_class(12, 32, most=500)  # 15 mini-batches
-        48
-    """
-    unit = batch_size // math.gcd(batch_size, NUM_CLASSES)
-    if unit > most:
-        raise ValueError(
-            f"Expected a batch size that {most} images of each of {NUM_CLASSES} classes fill, got "
-            f"{batch_size}."
-        )
-    return unit * min(-(-iterations * batch_size // (NUM_CLASSES * unit)), most // unit)
-
-
-def _digits(iterations: int, batch_size: int) -> tuple[Tensor, Tensor]:
-    """Digits for so many mini-batches, (N, 3, 32, 32), and their labels."""
-    per_class = images_per_class(iterations, batch_size, most=125)
-    stream = streams.split_digits(1, train_images_per_class=per_class)
-    images, labels = zip(*[sample[:2] for sample in stream.train_stream[0].dataset], strict=True)
-    pixels = torch.stack(images).expand(-1, 3, -1, -1)
-    return nn.functional.interpolate(pixels, size=(32, 32)), torch.tensor(labels)
-
-
-def make_strategy(
-    *, head: str, network: str, width: int, layout: str, plugin: SupervisedPlugin, **options: Any
-) -> DLCPAStrategy:
-    """The strategy of the paper's CIFAR-100 rows, with accuracy and loss of each epoch."""
-    model = NETWORKS[network](NUM_CLASSES, width=width).to(memory_format=LAYOUTS[layout])
-    return DLCPAStrategy(
-        model=model,
-        optimizer=SGD(model.parameters(), lr=0.005),
-        ssl=None if head == "none" else head,
-        plugins=[plugin],
-        evaluator=EvaluationPlugin(accuracy_metrics(epoch=True), loss_metrics(epoch=True)),
-        **options,
-    )
 
 
 def measure(
@@ -183,72 +118,6 @@ def measure(
     }
 
 
-def growth(
-    num_experiences: int, *, iterations: int, rounds: int, device: str = "cpu", **options: Any
-) -> list[Row]:
-    """Time and memory as experiences of 10 new classes each come in.
-
-    The machine may be faster in one minute than in another. So the iterations of an experience are
-    timed in several epochs, and after each of them, as many of another strategy's first experience.
-
-    Args:
-        num_experiences: To train.
-        iterations: Of an epoch.
-        rounds: Epochs of a row, of which the median is taken.
-        device: Where to train.
-        options: Of the strategy, see `measure`.
-
-    Returns:
-        A row for experiences 1, 2, 5, 10, ... and the last: classes so far, median milliseconds of
-        an iteration and of one of a first experience, median of the ratios of each round, and bytes
-        of all tensors that stay, those of the classifiers and the others.
-    """
-    images, labels = _digits(iterations, options["batch_size"])
-
-    def learn(number: int, strategy: DLCPAStrategy) -> None:
-        data = [(images, labels + NUM_CLASSES * (number - 1))]
-        stream = tensors_benchmark(data, data, task_labels=[0])
-        strategy.train(stream.train_stream[0], eval_streams=[])
-
-    def new_strategy(times: EpochTimes) -> DLCPAStrategy:
-        how = {name: value for name, value in options.items() if name != "batch_size"}
-        size = options["batch_size"]
-        return make_strategy(plugin=times, train_mb_size=size, device=device, **how)
-
-    def first_experience() -> None:
-        own = EpochTimes()
-        learn(1, new_strategy(own))
-        first_ms.extend(own.medians)
-
-    seed_everything(0)
-    times = EpochTimes()
-    strategy = new_strategy(times)
-    told = {f * 10**p for f in (1, 2, 5) for p in range(5)} | {num_experiences}
-    rows, first_ms = [], list[float]()
-    for number in range(1, num_experiences + 1):
-        first_ms.clear()
-        strategy.train_epochs = rounds if number in told else 1
-        times.between = first_experience if number in told else None
-        learn(number, strategy)
-        if number in told:
-            classifiers = strategy.model.classifiers.parameters()
-            kept, own = kept_bytes(strategy), sum(t.nbytes for t in classifiers)
-            pairs = list(zip(times.medians, first_ms, strict=True))
-            rows.append(
-                {
-                    "experience": number,
-                    "classes": NUM_CLASSES * number,
-                    "iteration_ms": statistics.median(times.medians),
-                    "first_ms": statistics.median(first_ms),
-                    "ratio": statistics.median(late / first for late, first in pairs),
-                    "kept_bytes": kept,
-                    "classifier_bytes": own,
-                    "other_bytes": kept - own,
-                }
-            )
-    return rows
-
-
 def table(rows: Sequence[Row], columns: Sequence[str]) -> str:
     """Rows as lines of text, numbers to the right."""
     cells = [list(columns), *[[_cell(row[name]) for name in columns] for row in rows]]
@@ -277,6 +146,9 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="of which the median is taken")
     parser.add_argument(
         "--growth", type=int, default=100, help="experiences of the growth figures; 0: none"
+    )
+    parser.add_argument(
+        "--classes", nargs="*", type=int, default=[10, 100, 1000], help="of one experience"
     )
     parser.add_argument("--own-loader", action="store_true", help="Avalanche's, no image cache")
     parser.add_argument("--quick", action="store_true", help="only show that everything works")
@@ -308,7 +180,7 @@ def main(words: Sequence[str] | None = None) -> None:
     torch.set_num_threads(given.threads)
     command = command_of(sys.argv[1:] if words is None else words, given.dataset_root)
     origin = origin_of(command, given.device)
-    result: Row = {"configurations": [], "growth": [], "provenance": origin}
+    result: Row = {"configurations": [], "growth": [], "classes": [], "provenance": origin}
     if torch.device(given.device).type == "cuda":
         result["provenance"]["gpu"] = torch.cuda.get_device_name(given.device)
     names = (
@@ -331,14 +203,18 @@ def main(words: Sequence[str] | None = None) -> None:
     print(f"\n{table(rows, (*TABLE, *FIGURES))}\n\nshares of an iteration in percent")
     percent = [row | {name: 100 * row["shares"][name] for name in PHASES} for row in rows]
     print(table(percent, (*TABLE, *PHASES)))
+    first = [values[0] for values in names[:2]] + [min(given.widths)]
+    settings = dict(zip(TABLE, [*first, *(values[0] for values in names[3:])], strict=True))
+    how = {name: getattr(given, name) for name in ("iterations", "rounds", "device")}
     if given.growth:
-        first = [values[0] for values in names[:2]] + [min(given.widths)]
-        settings = dict(zip(TABLE, [*first, *(values[0] for values in names[3:])], strict=True))
-        how = {name: getattr(given, name) for name in ("iterations", "rounds", "device")}
-        result["growth"] = growth(given.growth, **settings, **how)
-        print(
-            f"\nwith the number of experiences\n{table(result['growth'], [*result['growth'][0]])}"
-        )
+        result["growth"] = with_experiences(given.growth, **settings, **how)
+        save_json(result, given.out)
+        columns = [*result["growth"][0]]
+        print(f"\nwith the number of experiences\n{table(result['growth'], columns)}")
+    if given.classes:
+        result["classes"] = with_classes(given.classes, **settings, **how)
+        columns = [*result["classes"][0]]
+        print(f"\nwith the number of classes of one\n{table(result['classes'], columns)}")
     print(f"wrote {save_json(result, given.out)}")
 
 

@@ -52,11 +52,21 @@ def shares_table(result: Measured) -> Table:
 
 def growth_table(result: Measured) -> Table:
     """Time and memory as experiences come in."""
+    return _growth_table(result["growth"], ("experience", "classes"))
+
+
+def classes_table(result: Measured) -> Table:
+    """Time and memory of a first experience of more and more classes."""
+    return _growth_table(result["classes"], ("classes",))
+
+
+def _growth_table(measured: Iterable[Measured], counts: tuple[str, ...]) -> Table:
+    corner, *others = counts
     rows = [
         Row(
-            str(row["experience"]),
+            str(row[corner]),
             (
-                Entry(str(row["classes"])),
+                *(Entry(str(row[name])) for name in others),
                 Entry(f"{row['iteration_ms']:.1f}"),
                 Entry(f"{row['first_ms']:.1f}"),
                 Entry(f"{row['ratio']:.3f}"),
@@ -64,13 +74,13 @@ def growth_table(result: Measured) -> Table:
                 Entry(f"{row['other_bytes'] / 1e3:.0f}"),
             ),
         )
-        for row in result["growth"]
+        for row in measured
     ]
     heads = (
-        *("classes", "iteration, ms", "of a first experience beside it, ms", "ratio"),
+        *(*others, "iteration, ms", "of a first experience beside it, ms", "ratio"),
         *("classifiers, kB", "all other tensors, kB"),
     )
-    return Table(tuple((head,) for head in heads), tuple(rows), corner="experience")
+    return Table(tuple((head,) for head in heads), tuple(rows), corner=corner)
 
 
 def targets_table(result: Measured) -> Table:
@@ -146,7 +156,7 @@ def _name_of(row: Measured) -> str:
     return ", ".join([*words, row["precision"], row["layout"].replace("_", " ")])
 
 
-TABLES = (targets_table, configurations_table, shares_table, growth_table)
+TABLES = (targets_table, configurations_table, shares_table, growth_table, classes_table)
 
 
 def main() -> None:

@@ -9,15 +9,10 @@ import torch
 from helpers import Probe, SmallCNN, nc_stream, small_head, state_of, strategy_of
 
 from avalanche_dlcpa.self_supervised import HEADS
+from benchmarks.growth import with_classes
 from benchmarks.phases import PHASES, REST, Phases, watched
-from benchmarks.throughput import (
-    FIGURES,
-    TABLE,
-    images_per_class,
-    main,
-    one_experience,
-    table,
-)
+from benchmarks.throughput import FIGURES, TABLE, main, table
+from benchmarks.throughput_setup import images_per_class, one_experience
 from benchmarks.timing import seconds_of_passes, unavoidable_passes
 
 
@@ -75,6 +70,14 @@ def test_a_batch_size_beyond_all_images_is_refused():
         images_per_class(1, 2048, most=125)
 
 
+def test_every_class_of_the_growth_has_an_image():
+    how = {"head": "none", "network": "resnet18", "width": 1, "layout": "contiguous"}
+    (row,) = with_classes([30], iterations=1, rounds=1, batch_size=10, **how)
+    assert row["classifier_bytes"] == 30 * (8 + 1) * 4  # of as many classes as were seen
+    with pytest.raises(ValueError, match="at most 1250 classes, an image for each, got 1300"):
+        with_classes([1300], iterations=1, rounds=1, batch_size=10, **how)
+
+
 def test_a_phase_within_another_takes_its_time_off_it():
     phases = Phases()
     inner = phases.timed(lambda: time.sleep(0.2), "views")
@@ -123,6 +126,10 @@ def test_the_quick_form_measures_everything(tmp_path, capsys):
     assert len({row["other_bytes"] for row in growth}) == 1
     one = growth[0]["classifier_bytes"]
     assert [row["classifier_bytes"] for row in growth] == [one, 2 * one, 3 * one]
+    of_classes = result["classes"]
+    assert [row["classes"] for row in of_classes] == [10, 20]
+    assert [row["classifier_bytes"] for row in of_classes] == [one, 2 * one]
+    assert {row["other_bytes"] for row in of_classes} == {growth[0]["other_bytes"]}
     assert result["provenance"]["command"].startswith("python -m benchmarks.throughput --quick")
     printed = capsys.readouterr().out
     assert table(result["configurations"], (*TABLE, *FIGURES)) in printed

@@ -45,6 +45,7 @@ RESULT = {
         configuration("byol", precision="bf16", speed=90.0),
         configuration(width=16, ratio=1.2, fed=0.2),
     ],
+    "classes": [{**growth_row(100), "experience": None, "ratio": 1.01}],
     "growth": [growth_row(1), growth_row(2, ratio=1.02), growth_row(100, ratio=0.9)],
 }
 
@@ -87,6 +88,7 @@ def test_every_figure_from_the_command_line(tmp_path, monkeypatch, capsys):
     by_shares = 1 / (3 * 0.98 / (len(PHASES) - 2))  # three phases are passes
     assert f"| {name} | 112.0 | 100.0 | 1.120 | {by_shares:.3f} | 60.0 | 512 |" in said
     assert "| 100 | 1000 | 18.0 | 20.0 | 0.900 | 100 | 2000 |" in said
+    assert "| 1000 | 20.0 | 20.0 | 1.010 | 100 | 2000 |" in said
     shares = [line for line in said.splitlines() if line.startswith(f"| {name} | 1.0 | 1.0 |")]
     assert len(shares) == 1
 
