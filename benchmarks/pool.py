@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -72,7 +73,10 @@ class _Process:
             return Progress(self.cell, so_far, ended=True)
         last = next((line for line in reversed(output.splitlines()) if line.strip()), "no output")
         self._log.replace(self._kept)
-        reason = f"ended with {code}: {last.strip()} (see logs/{self._kept.name})"
+        reason = f"ended with {code}: {last.strip()}"
+        if code < 0:
+            reason = f"killed by {signal.Signals(-code).name} after {so_far} experiences"
+        reason += f" (see logs/{self._kept.name})"
         return Progress(self.cell, so_far, ended=True, failure=reason)
 
     def stop(self) -> None:

@@ -337,6 +337,8 @@ def test_what_the_readme_says_of_the_lab_grid():
     assert np.min([simclr, *others], axis=0) - np.max(free, axis=0) == pytest.approx(
         np.array([7, 9]), abs=1
     )
+    behind = np.stack([ablations["a"] - ablations[letter] for letter in "ed"])
+    assert behind.round().tolist() == [[2, 3], [4, 5]]
     for other in others:
         assert all((abs(other - ablations[letter]) < 2).all() for letter in "ab")
         assert abs(other[1] - ablations["c"][1]) < 1

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -159,6 +160,16 @@ def test_the_view_says_what_is_at_work_also_where_no_task_has_ended(monkeypatch,
     at_work = f"{second.name} (0); {third.name} (0)"
     assert any("2/6 tasks" in line and line.endswith(at_work) for line in lines)
     assert "5/5 tasks" in lines[-1]  # the task that was lost is not counted
+
+
+def test_a_cell_that_was_killed_is_told_with_the_signal(tmp_path):
+    told = []
+    for reports in run_in_processes([Cell("naive", TWIN)], tmp_path, jobs=1, options=[]):
+        told += reports
+        for child in psutil.Process().children():
+            if "benchmarks.worker" in child.cmdline():
+                child.send_signal(signal.SIGKILL)
+    assert told[-1].failure.startswith("killed by SIGKILL after 0 experiences (see logs/")
 
 
 def test_two_grids_in_one_folder_keep_their_logs_apart(tmp_path):
