@@ -281,7 +281,7 @@ def what_stays(strategy: Any, *optimizers: Optimizer) -> Callable[[], list[Any]]
         return [
             strategy.supervised_weight,
             *map(plain_options, (strategy.ssl, strategy.views, strategy._criterion)),
-            *(value for group in groups for name, value in group.items() if name != "params"),
+            *(_number(v) for group in groups for name, v in group.items() if name != "params"),
             *(len(group["params"]) for group in groups),
             *(parameter.requires_grad for parameter in parameters),
             *(module.training for module in modules),
@@ -295,6 +295,16 @@ def what_stays(strategy: Any, *optimizers: Optimizer) -> Callable[[], list[Any]]
         ]
 
     return fixed
+
+
+def _number(value: Any) -> Any:
+    """What tells that an option of an optimizer has changed, also in place, as schedulers do.
+
+    A tensor on the CPU goes into a graph as a number, one on the device as the place it lies at.
+    """
+    if not isinstance(value, Tensor):
+        return value
+    return value.tolist() if value.device.type == "cpu" else value.data_ptr()
 
 
 def report(reason: str) -> None:

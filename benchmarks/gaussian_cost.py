@@ -23,7 +23,7 @@ from benchmarks.gaussian_training import TimedGaussian
 from benchmarks.json_file import save_json
 from benchmarks.origin import origin_of
 from benchmarks.run import add_run_arguments
-from benchmarks.throughput import NUM_CLASSES, make_strategy
+from benchmarks.throughput_setup import NUM_CLASSES, make_strategy
 
 
 def measure(

@@ -31,7 +31,7 @@ from benchmarks.cells import Cell, result_path
 from benchmarks.json_file import save_json
 from benchmarks.origin import origin_of, provenance
 from benchmarks.run import result_of
-from benchmarks.throughput import make_strategy, one_experience
+from benchmarks.throughput_setup import make_strategy, one_experience
 from benchmarks.training import Training
 
 ITERATIONS = 50

@@ -169,7 +169,8 @@ class _Confusion(PluginMetric[Any]):
         self._matrix.reset()
 
     def after_eval_iteration(self, strategy: SupervisedTemplate) -> None:
-        self._matrix.update(strategy.mb_y, predicted_classes(strategy.mb_output))
+        predicted = predicted_classes(strategy.mb_output).cpu()  # it goes image by image
+        self._matrix.update(strategy.mb_y.cpu(), predicted)
 
     def reset(self) -> None:
         """Nothing: it counts over a whole evaluation."""

@@ -206,6 +206,15 @@ def test_what_a_graph_holds_fixed_may_change_at_an_epoch(graphs, change):
     assert seen[6].num_captures == 2
 
 
+def test_a_learning_rate_in_a_tensor_that_changes_in_place_is_noticed():
+    strategy = strategy_of(SmallCNN(), lr=torch.tensor(0.1))
+    fixed = cuda_graph.what_stays(strategy)
+    before = fixed()
+    assert fixed() == before
+    strategy.optimizer.param_groups[0]["lr"].fill_(0.05)  # as torch's schedulers do
+    assert fixed() != before
+
+
 def test_a_state_that_is_loaded_amid_an_experience_is_trained_on(graphs):
     kept = {}
 
