@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from benchmarks.cells import Result
 from benchmarks.experiments import EXPERIMENTS, SCENARIOS, title_of
 from benchmarks.loading import by_method
 from benchmarks.settings import SETTINGS, at_scale
-from benchmarks.summaries import measure_of, summarize
+from benchmarks.summaries import Summary, measure_of, summarize
 
 MEGABYTE = 10**6
 
@@ -123,8 +124,9 @@ def _begin_at_zero(*panels: Axes) -> None:
 def _share_legend(figure: Figure, panels: Iterable[Axes]) -> None:
     """Put one legend beside all panels, in the place of one each."""
     for axes in panels:
-        if axes.get_legend() is not None:
-            axes.get_legend().remove()
+        legend = axes.get_legend()
+        if legend is not None:
+            legend.remove()
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", handlelength=3.5, fontsize=9)
 
@@ -257,6 +259,7 @@ def sensitivity_figure(results: Sequence[Result]) -> Figure:
                     scenario,
                     "ACC",
                 )
+                or Summary(math.nan, None, 0)
                 for weight in weights
             ]
             for scenario in SCENARIOS
@@ -276,7 +279,9 @@ def sensitivity_figure(results: Sequence[Result]) -> Figure:
 def linear_probe_figure(results: Sequence[Result]) -> Figure:
     """Linear-probe accuracy of every extractor on every task, mean over seeds."""
     matrix = np.mean([_array(result["matrix"]) for result in results], axis=0)
-    return plot_linear_probe(matrix, results[0]["row_labels"]).figure
+    figure = plot_linear_probe(matrix, results[0]["row_labels"]).figure
+    assert isinstance(figure, Figure)
+    return figure
 
 
 def loss_surfaces_figure(results: Sequence[Result]) -> Figure:

@@ -214,7 +214,11 @@ def _combination(
         ]
         is_whole = len(means) == len(by_images)
         missing = [NOTHING] * (len(by_images) - len(means))
-        texts = [*missing, *map(percent, means), percent(np.mean(means)) if is_whole else NOTHING]
+        texts = [
+            *missing,
+            *map(percent, means),
+            percent(float(np.mean(means))) if is_whole else NOTHING,
+        ]
         entries += [Entry(text) for text in texts]
         order.append(float(np.mean(means)))
     return order, Row(name, tuple(entries))

@@ -183,7 +183,7 @@ class LearnedNetwork:
 
     def __init__(self, network: nn.Module, classes: list[int], device: str):
         self.extractor = FrozenExtractor(network).to(device)
-        self.head = network.get_submodule(find_head(network))
+        self.head = _head_of(network)
         self.classes = classes
 
 
@@ -213,5 +213,10 @@ def _state_of(model: nn.Module) -> dict[str, torch.Tensor]:
         model.gaussian = None  # the plugin makes it anew after the next experience
         labels = torch.tensor(sorted(label for _, label in model.classifiers.keys))
         return {**model.stable_model().state_dict(), "classes": labels}
-    num_classes = model.get_submodule(find_head(model)).out_features
-    return {**model.state_dict(), "classes": torch.arange(num_classes)}
+    return {**model.state_dict(), "classes": torch.arange(_head_of(model).out_features)}
+
+
+def _head_of(model: nn.Module) -> nn.Linear:
+    head = model.get_submodule(find_head(model))
+    assert isinstance(head, nn.Linear)
+    return head

@@ -57,7 +57,7 @@ def _table(title: str, scenario: str, lines: list[tuple[str, Summary, Published]
     lines = sorted(lines, key=lambda line: -line[1].mean)
     papers = [float(paper.value) for _, _, paper in lines]
     places = [1 + sum(other > value for other in papers) for value in papers]
-    rows = []
+    rows: list[Row] = []
     for (label, ours, paper), place in zip(lines, places, strict=True):
         texts = [with_deviation(ours), paper.text, str(place)]
         rows.append(Row(f"{len(rows) + 1}. {label}", tuple(map(Entry, texts))))

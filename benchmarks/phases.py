@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,7 +35,7 @@ class Phases:
 
     def __init__(self, synchronize: Callable[[], None] = lambda: None):
         self.synchronize = synchronize
-        self.seconds: Counter[str] = Counter()
+        self.seconds = dict.fromkeys(PHASES, 0.0)
         self._stack = [REST]
         self._since = time.perf_counter()
 

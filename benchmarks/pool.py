@@ -100,7 +100,8 @@ def run_in_processes(
     Yields:
         How far those at work are, again and again; one that has ended is in it a last time.
     """
-    waiting, at_work = list(reversed(list(cells))), []
+    waiting = list(reversed(list(cells)))
+    at_work: list[_Process] = []
     try:
         while waiting or at_work:
             while waiting and len(at_work) < jobs:

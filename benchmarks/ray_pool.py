@@ -69,9 +69,10 @@ def run_on_ray(
     """
     origin = commit()  # of the code that is sent: the run may outlast it here
     _connect(address)
-    board = ray.remote(num_cpus=0, max_restarts=-1)(_Board).remote()
+    board: Any = ray.remote(num_cpus=0, max_restarts=-1)(_Board).remote()
     _read(board)  # it is there before the cells tell it anything
-    task = ray.remote(max_retries=RETRIES, num_cpus=threads, num_gpus=gpus)(_run)
+    run: Any = _run  # whose words Ray's types do not know
+    task = ray.remote(max_retries=RETRIES, num_cpus=threads, num_gpus=gpus)(run)
     options = {"threads": threads, "dataset_root": dataset_root, "device": device}
     at_work = {}
     for cell in cells:

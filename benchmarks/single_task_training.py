@@ -108,7 +108,7 @@ def mean_extractor(extractors: Sequence[nn.Module]) -> nn.Module:
     Its batch norm statistics are those of the last extractor, to be recalibrated before use.
     """
     mean = copy.deepcopy(extractors[-1])
-    total = sum(flat_parameters(extractor) for extractor in extractors)
+    total = sum(map(flat_parameters, extractors), start=torch.zeros(()))
     set_flat_parameters_(mean, total / len(extractors))
     return mean
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import collections
 import json
+import math
 import os
 import random
 import subprocess
@@ -78,7 +79,7 @@ def life(folder: Path, *, epochs: int, num_tasks: int, num_workers: int, disturb
         eval_mb_size=64,
         plugins=[announcer],
         evaluator=EvaluationPlugin(*scenarios, loggers=[]),
-        **({"image_cache_bytes": 0} if num_workers else {}),  # which would leave workers idle
+        image_cache_bytes=0 if num_workers else math.inf,  # images in memory leave workers idle
     )
     if disturbed:
         strategy.resume(folder / "checkpoints", every_minutes=0)

@@ -82,6 +82,7 @@ def experiment_table(name: str, scale: str, results: Iterable[Result]) -> Table:
     by_setting = len(experiment.methods) * len(experiment.changes) == 1 < len(experiment.settings)
     if by_setting:
         columns = list(dict.fromkeys((c.scenario, c.measure) for c in experiment.columns))
+        heads: list[tuple[str, ...]]
         heads = [(f"{SCENARIOS[scenario]} {measure}",) for scenario, measure in columns]
         lines = _setting_lines(experiment, columns, scale, chosen, published)
     else:

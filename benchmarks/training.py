@@ -184,7 +184,8 @@ class Stopwatch(SupervisedPlugin):
 
     def __init__(self) -> None:
         super().__init__()
-        self._before, self._start = 0.0, None
+        self._before = 0.0
+        self._start: float | None = None
 
     @property
     def seconds(self) -> float:
