@@ -56,7 +56,8 @@ def run_cell(
         cell: What to run.
         dataset_root: Folder of the data; None: Avalanche's default.
         device: Where to train.
-        on_experience: Called with the number of experiences learned, after each.
+        on_experience: Called with the number of experiences learned, after each, and at the start
+            where an earlier life of the run had learned some.
         checkpoints: Folder from which a run of DLCPA by this very code with these hyperparameters
             goes on, and where it keeps checkpoints; None: it keeps none.
         hyperparameters: Of the cell; None: as they are chosen here and now.
@@ -123,10 +124,16 @@ def _train_and_judge(
 ) -> Result:
     training = Training(cell, hyperparameters, dataset_root=dataset_root, device=device)
     strategy, setting = training.strategy, SETTINGS[cell.setting]
+    before = 0
     if checkpoints is not None and isinstance(strategy, DLCPAStrategy):
-        strategy.resume(checkpoints, every_epochs=setting.epochs, every_minutes=CHECKPOINT_MINUTES)
+        before = strategy.resume(
+            checkpoints, every_epochs=setting.epochs, every_minutes=CHECKPOINT_MINUTES
+        )
+    if before:
+        on_experience(before)
     for learned in training.steps():
-        on_experience(learned)
+        if learned > before:
+            on_experience(learned)
     return training.found()
 
 

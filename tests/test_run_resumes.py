@@ -39,7 +39,7 @@ def test_a_killed_cell_goes_on_to_the_same_numbers(tmp_path):
     learned = []
     result = run.run_cell(CELL, checkpoints=tmp_path, on_experience=learned.append)
     assert numbers_of(result) == numbers_of(whole)
-    assert learned == [1, 2, 3, 4, 5]
+    assert learned == [3, 4, 5]
     assert result["memory"]["kept_bytes"] == whole["memory"]["kept_bytes"]
 
 
@@ -70,6 +70,7 @@ def test_what_was_chosen_anew_in_between_begins_anew(tmp_path, monkeypatch):
         choose(0.05)
 
     result = run.run_cell(CELL, checkpoints=tmp_path, on_experience=choose_late)
+    assert learned == [2, 3, 4, 5]
     assert result["hyperparameters"]["lr"] == 0.02  # what it trained with
 
 
