@@ -1,4 +1,4 @@
-"""Clocks in a DLCPA training: of epochs, of the unavoidable passes between them, of iterations."""
+"""Clocks in a DLCPA training: of epochs, of the unavoidable passes in between, of iterations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ NUM_PASSES = {"none": (1, 0), "mocov2": (1, 1), "byol": (2, 2)}
 
 
 class Stopwatch(SupervisedPlugin):
-    """Times epochs as a whole, and between them the unavoidable passes; the last epoch by phase.
+    """Times epochs without the unavoidable passes that it adds; the last epoch by phase.
+
+    A CPU may be faster in one second than in the next: there the passes of an iteration come right
+    after it. A GPU, where whoever waits for it is late for what follows, does all of an epoch's
+    after it.
 
     Args:
         rounds: How many epochs are timed; one more before them warms up, one after them is watched.
@@ -37,7 +41,7 @@ class Stopwatch(SupervisedPlugin):
         self.passes_ms: list[float] = []
         self.phases: Phases | None = None
         self._watch: Any = None
-        self._since = 0.0
+        self._since, self._paused, self._passes = 0.0, 0.0, 0.0
 
     @property
     def epochs(self) -> int:
@@ -56,29 +60,47 @@ class Stopwatch(SupervisedPlugin):
         """Alignment has ended, the hooks of other plugins follow."""
         if self.phases is not None:
             self.phases.become(REST)
+        elif strategy.device.type == "cpu":
+            self._time_passes(strategy, 1)
 
     def after_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
-        """Take the time of the epoch, then that of as many passes."""
+        """Take the time of the epoch, and that of as many passes."""
         if self.phases is not None:
             self.phases.credit()
             self._watch.__exit__(None, None, None)
             return
-        synchronize = _synchronizer(strategy.device)
-        synchronize()
-        epoch = time.perf_counter() - self._since
         num_iterations = len(strategy.dataloader)
-        passes = seconds_of_passes(strategy, num_iterations)
+        _synchronizer(strategy.device)()
+        epoch = time.perf_counter() - self._since - self._paused
+        if strategy.device.type != "cpu":
+            self._time_passes(strategy, num_iterations)
         if strategy.clock.train_exp_epochs > 0:
             self.iteration_ms.append(1e3 * epoch / num_iterations)
-            self.passes_ms.append(1e3 * passes / num_iterations)
-        self._since = time.perf_counter()
+            self.passes_ms.append(1e3 * self._passes / num_iterations)
+        self._since, self._paused, self._passes = time.perf_counter(), 0.0, 0.0
+
+    def _time_passes(self, strategy: DLCPAStrategy, count: int) -> None:
+        start = time.perf_counter()
+        self._passes += seconds_of_passes(strategy, count)
+        self._paused += time.perf_counter() - start
 
 
 def seconds_of_passes(strategy: DLCPAStrategy, count: int) -> float:
-    """How long the unavoidable passes of so many iterations take; training goes on as if not."""
+    """How long the unavoidable passes of so many iterations take; training goes on as if not.
+
+    On a CPU nothing warms up: the iteration just before did.
+    """
     guard = StatisticsGuard(*(part for part in (strategy.model, strategy.ssl) if part is not None))
     guard.keep()
-    seconds = _seconds(unavoidable_passes(strategy), count, _synchronizer(strategy.device))
+    run, synchronize = unavoidable_passes(strategy), _synchronizer(strategy.device)
+    if strategy.device.type != "cpu":
+        run()
+        synchronize()
+    start = time.perf_counter()
+    for _ in range(count):
+        run()
+    synchronize()
+    seconds = time.perf_counter() - start
     guard.restore()
     return seconds
 
@@ -114,16 +136,6 @@ def unavoidable_passes(strategy: DLCPAStrategy) -> Callable[[], Any]:
     for _ in range(StepGraph.warm_up_iterations):
         backend.warm_up(run)
     return backend.capture(run)
-
-
-def _seconds(run: Callable[[], Any], count: int, synchronize: Callable[[], None]) -> float:
-    run()  # warms up
-    synchronize()
-    start = time.perf_counter()
-    for _ in range(count):
-        run()
-    synchronize()
-    return time.perf_counter() - start
 
 
 def _synchronizer(device: torch.device) -> Callable[[], None]:

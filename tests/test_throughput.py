@@ -9,11 +9,12 @@ import torch
 from helpers import Probe, SmallCNN, nc_stream, small_head, state_of, strategy_of
 
 from avalanche_dlcpa.self_supervised import HEADS
+from benchmarks import timing
 from benchmarks.growth import with_classes
 from benchmarks.phases import PHASES, REST, Phases, watched
 from benchmarks.throughput import FIGURES, TABLE, main, table
 from benchmarks.throughput_setup import images_per_class, one_experience
-from benchmarks.timing import seconds_of_passes, unavoidable_passes
+from benchmarks.timing import Stopwatch, seconds_of_passes, unavoidable_passes
 
 
 def count_images(strategy, counts):
@@ -56,6 +57,25 @@ def test_the_unavoidable_passes_are_those_of_training(ssl):
     (before, after), gradients = states
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert gradients == [None] * len(gradients)
+
+
+def test_passes_come_after_each_iteration_and_count_as_none_of_it(monkeypatch):
+    events = []
+
+    def pass_for_long(strategy, count):
+        events.append(f"{count} pass")
+        time.sleep(0.2)
+        return 0.2
+
+    monkeypatch.setattr(timing, "seconds_of_passes", pass_for_long)
+    stopwatch = Stopwatch(rounds=2)
+    probe = Probe(before_training_iteration=lambda strategy: events.append("iteration"))
+    strategy = strategy_of(SmallCNN(), plugins=[stopwatch, probe], train_epochs=stopwatch.epochs)
+    strategy.train(nc_stream(per_class=16).train_stream[0])
+    assert events == ["iteration", "1 pass"] * 6 + ["iteration"] * 2  # 4 epochs of 2, one watched
+    assert stopwatch.passes_ms == [pytest.approx(200)] * 2
+    assert len(stopwatch.iteration_ms) == 2
+    assert max(stopwatch.iteration_ms) < 200
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 10, 16, 32, 100])
