@@ -155,6 +155,7 @@ class StepGraph:
     Attributes:
         num_captures: How often the step was captured.
         num_replays: How many iterations of the present capture were replayed.
+        gave_up: Whether it is captured no longer.
     """
 
     warm_up_iterations = 3
@@ -175,11 +176,11 @@ class StepGraph:
         self._inputs: tuple[Tensor, ...] = ()
         self._captured: Any = None
         self._replay: Function | None = None
-        self._gave_up = False
+        self.gave_up = False
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the step on a mini-batch, replayed where it can be."""
-        if self._gave_up:
+        if self.gave_up:
             return self.step(*inputs)
         if self._replay is None and (not self._inputs or len(inputs[0]) > len(self._inputs[0])):
             # The first may be the rest of an epoch, where a run was resumed.
@@ -216,7 +217,7 @@ class StepGraph:
         self.num_captures += 1
 
     def _give_up(self, reason: str) -> None:
-        self._replay, self._gave_up = None, True
+        self._replay, self.gave_up = None, True
         report(reason)
 
 
@@ -244,12 +245,14 @@ def reason_against(strategy: Any, base: type) -> str | None:
     for method in METHODS_AMID:
         if _differs(strategy, base, method):
             return f"{type(strategy).__name__} has a `{method}` of its own"
+    if nn.modules.module._has_any_global_hook():
+        return "a hook acts in each pass through all modules"
     for part in _parts(strategy):
         for name, module in part.named_modules():
             if any(getattr(module, hooks) for hooks in _MODULE_HOOKS):
                 return f"a hook acts in each pass through '{name}'"
         for name, parameter in part.named_parameters():
-            if parameter._backward_hooks:
+            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
                 return f"a hook acts on each gradient of '{name}'"
     return None
 
@@ -274,6 +277,7 @@ def what_stays(strategy: Any, *optimizers: Optimizer) -> Callable[[], list[Any]]
     parts = _parts(strategy)
     modules = [module for part in parts for module in part.modules()]
     parameters = [parameter for part in parts for parameter in part.parameters()]
+    buffers = [buffer for part in parts for buffer in part.buffers()]
     options = [(m, name) for m in modules for name in _LAYER_OPTIONS if hasattr(m, name)]
 
     def fixed() -> list[Any]:
@@ -286,15 +290,15 @@ def what_stays(strategy: Any, *optimizers: Optimizer) -> Callable[[], list[Any]]
             *(parameter.requires_grad for parameter in parameters),
             *(module.training for module in modules),
             *(getattr(module, name) for module, name in options),
-            *(  # a state that was loaded lies elsewhere
-                value.data_ptr()
-                for state in strategy.optimizer.state.values()
-                for value in state.values()
-                if isinstance(value, Tensor)
-            ),
+            *(tensor.data_ptr() for tensor in (*parameters, *buffers, *_states(strategy))),
         ]
 
     return fixed
+
+
+def _states(strategy: Any) -> list[Tensor]:
+    values = (value for state in strategy.optimizer.state.values() for value in state.values())
+    return [value for value in values if isinstance(value, Tensor)]
 
 
 def _number(value: Any) -> Any:

@@ -53,6 +53,7 @@ def reset_peak(device: str) -> None:
     What was freed goes back to the system first: else it would count for whatever comes next.
     """
     if torch.device(device).type == "cuda":
+        torch.cuda.init()  # else there are no statistics to reset
         torch.cuda.reset_peak_memory_stats(device)
         return
     with contextlib.suppress(OSError, AttributeError):

@@ -35,6 +35,7 @@ def origin_of(command: list[str], device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "commit": commit(),
         "device": device,
+        **({"gpu": torch.cuda.get_device_name(device)} if device.startswith("cuda") else {}),
         "processor": platform.machine(),
         "threads": torch.get_num_threads(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),

@@ -181,8 +181,6 @@ def main(words: Sequence[str] | None = None) -> None:
     command = command_of(sys.argv[1:] if words is None else words, given.dataset_root)
     origin = origin_of(command, given.device)
     result: Row = {"configurations": [], "growth": [], "classes": [], "provenance": origin}
-    if torch.device(given.device).type == "cuda":
-        result["provenance"]["gpu"] = torch.cuda.get_device_name(given.device)
     names = (
         *(given.heads, given.networks, given.widths),
         *(given.batch_sizes, given.precisions, given.layouts),

@@ -130,7 +130,7 @@ def unavoidable_passes(strategy: DLCPAStrategy) -> Callable[[], Any]:
         model.plastic.zero_grad(set_to_none=True)
         return ()
 
-    if strategy._graph is None:
+    if strategy._graph is None or strategy._graph.gave_up:
         return run
     backend = BACKENDS[strategy.device.type](strategy.device)
     for _ in range(StepGraph.warm_up_iterations):

@@ -27,6 +27,7 @@ from helpers import (
     strategy_of,
     tensors_stream,
 )
+from torch import nn
 from torch.optim import SGD, Adagrad, Adam
 from torch.optim.lr_scheduler import MultiStepLR, StepLR
 
@@ -194,8 +195,13 @@ def test_a_learning_rate_that_always_changes_ends_the_graph(graphs, log):
         lambda strategy: strategy.optimizer.load_state_dict(
             copy.deepcopy(strategy.optimizer.state_dict())
         ),
+        lambda strategy: moved(strategy.model.plastic.conv.weight),
+        lambda strategy: moved(strategy.model.stable.norm.running_mean),
     ],
-    ids=["weight", "temperature", "frozen layer", "frozen statistics", "momentum", "optimizer"],
+    ids=[
+        *("weight", "temperature", "frozen layer", "frozen statistics", "momentum", "optimizer"),
+        *("moved weights", "moved statistics"),
+    ],
 )
 def test_what_a_graph_holds_fixed_may_change_at_an_epoch(graphs, change):
     def at_last_epoch(strategy):
@@ -204,6 +210,10 @@ def test_what_a_graph_holds_fixed_may_change_at_an_epoch(graphs, change):
 
     seen = assert_same_training(plugins=[Probe(before_training_epoch=at_last_epoch)])
     assert seen[6].num_captures == 2
+
+
+def moved(tensor):
+    tensor.data = tensor.data.clone()
 
 
 def test_a_learning_rate_in_a_tensor_that_changes_in_place_is_noticed():
@@ -303,13 +313,22 @@ def test_plugins_that_act_amid_an_iteration_are_heard(graphs, log, hook):
         (lambda m: m.conv.register_forward_pre_hook(print), "each pass through 'plastic.conv'"),
         (lambda m: m.norm.register_full_backward_hook(print), "each pass through 'plastic.norm'"),
         (lambda m: m.conv.weight.register_hook(print), "each gradient of 'plastic.conv.weight'"),
+        (
+            lambda m: m.conv.weight.register_post_accumulate_grad_hook(print),
+            "each gradient of 'plastic.conv.weight'",
+        ),
+        (
+            lambda m: nn.modules.module.register_module_forward_hook(lambda *_: None),
+            "each pass through all modules",
+        ),
     ],
 )
 def test_hooks_of_a_model_are_heard(graphs, log, watch, reason):
     model, seen = SmallCNN(), Probe(after_training_epoch=counts)
-    watch(model)
+    handle = watch(model)
     strategy = strategy_of(model, ssl=small_head("simclr"), plugins=[seen])
     strategy.train(tensors_stream(size=8).train_stream[0])
+    handle.remove()
     assert seen.seen["after_training_epoch"] == [None]
     assert reason in log.text
 
