@@ -1,17 +1,20 @@
 """Does a CUDA graph give the weights of eager iterations, and how far does the paper's run get?
 
-    python -m benchmarks.gpu_check --device cuda --dataset-root DATA --seconds 400 --out results
+    python -m benchmarks.gpu_check graph --dataset-root DATA --seconds 150 --out results
+    python -m benchmarks.gpu_check row --dataset-root DATA --seconds 300 --out results
 
-Part of ``benchmarks/gpu_check.sh``. First, for each head and precision, 50 iterations replayed as a
-graph and 50 run hook by hook, from the same weights on the same mini-batches. Then the paper's
-10-split CIFAR-100 row (MoCoV2, batch 32, 100 epochs a task, full width), as many tasks as fit, with
-the result so far written after every task. On a CPU, a dry run does the same in small, with digits.
+Parts of ``benchmarks/gpu_check.sh``. ``graph``: for each head and precision, 50 iterations replayed
+as a graph and 50 run hook by hook, from the same weights on the same mini-batches. ``row``: the
+paper's 10-split CIFAR-100 row (MoCoV2, batch 32, 100 epochs a task, full width), as many tasks as
+fit, with the result so far written after every task. They are two processes, since an error on a
+GPU can leave a process unable to use it. On a CPU, a dry run does the same in small, with digits.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import math
 import statistics
 import time
@@ -38,7 +41,7 @@ ITERATIONS = 50
 TOLERANCE = 1e-2  # of the change that training made, relative
 HEADS = ("mocov2", "simclr", "byol")
 ROW = ("mocov2", "bf16")  # of the paper's run here
-COMPARING = 0.5  # the share of the time after which no comparison begins
+COMPARISONS = "graph.json"
 NEXT_TASK = 1.1  # its time over the mean of those so far: there is more to evaluate
 
 
@@ -73,8 +76,12 @@ def compare(
         what training changed; ``eager_difference``, the same of two trainings hook by hook, which
         on a GPU need not be 0; the number of iterations that were replayed; ``eager_ms`` and
         ``graph_ms``, median milliseconds of an iteration.
+
+    Raises:
+        FloatingPointError: A training ended with weights that are not finite.
     """
     weights, times, replayed = [], [], 0
+    stream = one_experience(dataset_root, iterations, batch_size=32)
     for cuda_graph in (False, False, True):
         seed_everything(0)
         clock = _Iterations()
@@ -90,9 +97,12 @@ def compare(
             cuda_graph=cuda_graph,
         )
         start = _all_weights(strategy)
-        stream = one_experience(dataset_root, iterations, batch_size=32)
         strategy.train(stream.train_stream[0], eval_streams=[])
         weights.append(_all_weights(strategy))
+        if not weights[-1].isfinite().all():
+            raise FloatingPointError(
+                f"Expected finite weights after training with cuda_graph={cuda_graph}, got others."
+            )
         times.append(1e3 * statistics.median(clock.seconds))
         replayed = clock.num_replays
     eager_difference, difference = (
@@ -218,45 +228,47 @@ def row(
             return
 
 
-def main() -> None:
-    """Compare, train, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--dataset-root", help="folder of CIFAR-100; the dry run needs none")
-    parser.add_argument("--seconds", type=float, default=500.0, help="for everything")
-    parser.add_argument("--only", choices=["row"], help="the paper's run alone")
-    parser.add_argument("--out", type=Path, default=Path("results"))
-    words = parser.parse_args()
-    start = time.perf_counter()
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-    warnings.filterwarnings("ignore", message="No loggers specified")
-    is_dry = torch.device(words.device).type == "cpu"
-    if is_dry:
-        BACKENDS["cpu"] = WithoutCapture
-        print("dry run on the CPU: small networks, digits, and no capture")
+def check_graph(*, device: str, dataset_root: str | None, seconds: float, out: Path) -> None:
+    """Compare heads and precisions as long as there is time, and write after each.
+
+    Raises:
+        SystemExit: A graph gave other weights, or a comparison broke off.
+    """
+    until = time.perf_counter() + seconds
+    is_dry = torch.device(device).type == "cpu"
+    origin = origin_of(["bash", "benchmarks/gpu_check.sh"], device)
     comparisons: list[dict[str, Any]] = []
-    heads = () if words.only else HEADS[:1] if is_dry else HEADS
-    origin = origin_of(["bash", "benchmarks/gpu_check.sh"], words.device)
     for found in compare_all(
-        itertools.product(heads, PRECISIONS),
-        until=start + COMPARING * words.seconds,
+        itertools.product(HEADS[:1] if is_dry else HEADS, PRECISIONS),
+        until=until,
         iterations=6 if is_dry else ITERATIONS,
         width=4 if is_dry else 64,
-        device=words.device,
-        dataset_root=words.dataset_root,
+        device=device,
+        dataset_root=dataset_root,
     ):
         comparisons.append(found)
-        save_json({"comparisons": comparisons, "provenance": origin}, words.out / "graph.json")
+        save_json({"comparisons": comparisons, "provenance": origin}, out / COMPARISONS)
+    wrong = [comparison for comparison in comparisons if is_wrong(comparison)]
+    if wrong:
+        raise SystemExit(f"Expected replayed iterations to give the weights of eager ones: {wrong}")
+
+
+def check_row(*, device: str, dataset_root: str | None, seconds: float, out: Path) -> None:
+    """Train the paper's row as far as it gets, and write after each task.
+
+    Raises:
+        SystemExit: Not even the first task is likely to fit.
+    """
+    is_dry = torch.device(device).type == "cpu"
     method, setting = ("dlcpa-a", "digits") if is_dry else ("dlcpa-mocov2", "cifar100-10")
     cell = Cell(method, setting, 0, (("precision", "bf16"),))
-    path = result_path(cell, words.out)
-    known = [c.get("graph_ms", 0.0) for c in comparisons if (c["head"], c["precision"]) == ROW]
+    path = result_path(cell, out)
     results = row(
         cell,
-        device=words.device,
-        dataset_root=words.dataset_root,
-        seconds=words.seconds - (time.perf_counter() - start),
-        iteration_ms=0.0 if is_dry else sum(known),
+        device=device,
+        dataset_root=dataset_root,
+        seconds=seconds,
+        iteration_ms=0.0 if is_dry else known_iteration_ms(out / COMPARISONS),
     )
     try:
         for result in results:
@@ -268,10 +280,39 @@ def main() -> None:
                 flush=True,
             )
     except TimeoutError as error:
-        print(error)
-    wrong = [comparison for comparison in comparisons if is_wrong(comparison)]
-    if wrong:
-        raise SystemExit(f"Expected replayed iterations to give the weights of eager ones: {wrong}")
+        raise SystemExit(str(error)) from None
+
+
+def known_iteration_ms(path: Path) -> float:
+    """What an iteration of the row took in a comparison; 0 where that was not measured."""
+    if not path.exists():
+        return 0.0
+    comparisons = json.loads(path.read_text(encoding="utf-8"))["comparisons"]
+    own = (c for c in comparisons if (c["head"], c["precision"]) == ROW)
+    return float(sum(c.get("graph_ms", 0.0) for c in own))
+
+
+def main() -> None:
+    """Compare or train, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("part", choices=["graph", "row"])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dataset-root", help="folder of CIFAR-100; the dry run needs none")
+    parser.add_argument("--seconds", type=float, default=500.0, help="after which no part begins")
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    words = parser.parse_args()
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", message="No loggers specified")
+    if torch.device(words.device).type == "cpu":
+        BACKENDS["cpu"] = WithoutCapture
+        print("dry run on the CPU: small networks, digits, and no capture")
+    check = check_graph if words.part == "graph" else check_row
+    check(
+        device=words.device,
+        dataset_root=words.dataset_root,
+        seconds=words.seconds,
+        out=words.out,
+    )
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import gc
 import itertools
 import statistics
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -185,18 +186,26 @@ def main(words: Sequence[str] | None = None) -> None:
         *(given.heads, given.networks, given.widths),
         *(given.batch_sizes, given.precisions, given.layouts),
     )
+    failed = []
     for configuration in itertools.product(*names):
-        row = measure(
-            **dict(zip(TABLE, configuration, strict=True)),
-            iterations=given.iterations,
-            rounds=given.rounds,
-            dataset_root=given.dataset_root,
-            device=given.device,
-            image_cache=not given.own_loader,
-        )
+        words = " ".join(map(str, configuration))
+        try:
+            row = measure(
+                **dict(zip(TABLE, configuration, strict=True)),
+                iterations=given.iterations,
+                rounds=given.rounds,
+                dataset_root=given.dataset_root,
+                device=given.device,
+                image_cache=not given.own_loader,
+            )
+        except Exception:  # such as too little memory: the others are wanted
+            traceback.print_exc()
+            failed.append(words)
+            continue
         result["configurations"].append(row)
         save_json(result, given.out)
-        print(f"measured {' '.join(map(str, configuration))}", flush=True)
+        ms, ratio = row["iteration_ms"], row["ratio"]
+        print(f"measured {words}: {ms:.1f} ms an iteration, {ratio:.3f} of its passes", flush=True)
     rows = result["configurations"]
     print(f"\n{table(rows, (*TABLE, *FIGURES))}\n\nshares of an iteration in percent")
     percent = [row | {name: 100 * row["shares"][name] for name in PHASES} for row in rows]
@@ -214,6 +223,10 @@ def main(words: Sequence[str] | None = None) -> None:
         columns = [*result["classes"][0]]
         print(f"\nwith the number of classes of one\n{table(result['classes'], columns)}")
     print(f"wrote {save_json(result, given.out)}")
+    if failed:
+        raise SystemExit(
+            f"Expected all configurations to be measured, but not: {', '.join(failed)}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The check that a GPU machine runs in one command: here its dry run on the CPU."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -8,14 +9,27 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import torch
 
 import benchmarks.gpu_check
 from avalanche_dlcpa import cuda_graph
 from benchmarks import origin
 from benchmarks.cells import Cell, read_result
-from benchmarks.gpu_check import WithoutCapture, compare, compare_all, is_wrong, row
+from benchmarks.gpu_check import (
+    WithoutCapture,
+    check_row,
+    compare,
+    compare_all,
+    is_wrong,
+    known_iteration_ms,
+    row,
+)
 
 ROOT = Path(__file__).parents[1]
+PARTS = (
+    *("pytest", "benchmarks.throughput"),
+    *("benchmarks.gpu_check graph", "benchmarks.gpu_check row"),
+)
 SMALL = {"iterations": 6, "width": 4, "device": "cpu", "dataset_root": None}
 
 
@@ -37,7 +51,7 @@ def gpu_check(*words, **environment):
 def test_the_dry_run_writes_every_file(tmp_path):
     done = gpu_check("", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert "tests ended with 0, throughput with 0, graph and row with 0" in done.stdout
+    assert "tests ended with 0, throughput with 0, graph with 0, row with 0" in done.stdout
     graph = json.loads((tmp_path / "graph.json").read_text())
     assert [(c["head"], c["precision"]) for c in graph["comparisons"]] == [
         ("mocov2", "float32"),
@@ -139,28 +153,60 @@ def test_a_comparison_that_breaks_off_stops_no_other(monkeypatch, capsys):
     assert "no time for simclr float32" in capsys.readouterr().out
 
 
-def test_a_wrong_graph_ends_with_an_error_after_the_row(monkeypatch, tmp_path):
+def test_a_wrong_graph_ends_with_an_error(monkeypatch, tmp_path):
     class Wrong(WithoutCapture):
         def capture(self, run):
             return lambda: (run(), run())[1]  # every step twice
 
     monkeypatch.setattr(benchmarks.gpu_check, "WithoutCapture", Wrong)
     monkeypatch.setitem(cuda_graph.BACKENDS, "cpu", Wrong)  # taken out again at the end
-    words = ["gpu_check", "--device", "cpu", "--seconds", "3600", "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", words)
+    words = ["--device", "cpu", "--seconds", "3600", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["gpu_check", "graph", *words])
     with pytest.raises(SystemExit, match="Expected replayed iterations to give the weights"):
         benchmarks.gpu_check.main()
-    [path] = tmp_path.glob("digits_*.json")
-    assert read_result(path)["num_experiences"] == 5
+    assert len(json.loads((tmp_path / "graph.json").read_text())["comparisons"]) == 2
 
 
-@pytest.mark.parametrize("fails", ["pytest", "benchmarks.throughput", "benchmarks.gpu_check"])
+def test_what_an_iteration_takes_is_known_from_the_comparisons(tmp_path):
+    path = tmp_path / "graph.json"
+    assert known_iteration_ms(path) == 0.0
+    others = [
+        {"head": "byol", "precision": "bf16", "graph_ms": 9.0},
+        {"head": "mocov2", "precision": "float32", "graph_ms": 5.0},
+    ]
+    broken = {"head": "mocov2", "precision": "bf16", "error": "out of memory"}
+    path.write_text(json.dumps({"comparisons": [*others, broken]}))
+    assert known_iteration_ms(path) == 0.0
+    sound = {"head": "mocov2", "precision": "bf16", "graph_ms": 2.5}
+    path.write_text(json.dumps({"comparisons": [*others, sound]}))
+    assert known_iteration_ms(path) == 2.5
+
+
+def test_a_row_that_is_not_begun_is_an_error(monkeypatch, tmp_path):
+    def begin_not(cell, **options):
+        yield from row(cell, **{**options, "iteration_ms": 1e6})
+
+    monkeypatch.setattr(benchmarks.gpu_check, "row", begin_not)
+    with pytest.raises(SystemExit, match="Expected the first task to fit in 5 s, got"):
+        check_row(device="cpu", dataset_root=None, seconds=5.0, out=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_that_are_not_finite_break_a_comparison_off(monkeypatch):
+    monkeypatch.setattr(
+        benchmarks.gpu_check, "_all_weights", lambda strategy: torch.tensor([1.0, math.nan])
+    )
+    with pytest.raises(FloatingPointError, match="weights after training with cuda_graph=False"):
+        compare("simclr", "float32", **SMALL)
+
+
+@pytest.mark.parametrize("fails", PARTS)
 def test_what_fails_is_told_at_the_end_and_stops_no_other(tmp_path, fails):
     python = tmp_path / "python"
     python.write_text(
         f"""#!/usr/bin/env bash
 case "$*" in
-    "-m {fails}"*) exit 7 ;;
+    "-m {fails} "*) exit 7 ;;
     -m*) exit 0 ;;
 esac
 exec {sys.executable} "$@"
@@ -168,8 +214,7 @@ exec {sys.executable} "$@"
     )
     python.chmod(0o755)
     done = gpu_check("", str(tmp_path / "out"), PYTHON=str(python))
-    codes = [7 * (name == fails) for name in ("pytest", "benchmarks.throughput")]
-    rest = 7 * (fails == "benchmarks.gpu_check")
-    words = f"tests ended with {codes[0]}, throughput with {codes[1]}, graph and row with {rest}"
+    codes = [7 * (part == fails) for part in PARTS]
+    words = "tests ended with {}, throughput with {}, graph with {}, row with {}".format(*codes)
     assert words in done.stdout
     assert done.returncode == 1

@@ -9,10 +9,10 @@ import torch
 from helpers import Probe, SmallCNN, nc_stream, small_head, state_of, strategy_of
 
 from avalanche_dlcpa.self_supervised import HEADS
-from benchmarks import timing
+from benchmarks import throughput, timing
 from benchmarks.growth import with_classes
 from benchmarks.phases import PHASES, REST, Phases, watched
-from benchmarks.throughput import FIGURES, TABLE, main, table
+from benchmarks.throughput import FIGURES, TABLE, main, measure, table
 from benchmarks.throughput_setup import images_per_class, one_experience
 from benchmarks.timing import Stopwatch, seconds_of_passes, unavoidable_passes
 
@@ -153,3 +153,20 @@ def test_the_quick_form_measures_everything(tmp_path, capsys):
     assert result["provenance"]["command"].startswith("python -m benchmarks.throughput --quick")
     printed = capsys.readouterr().out
     assert table(result["configurations"], (*TABLE, *FIGURES)) in printed
+
+
+def test_a_configuration_that_fails_stops_no_other(tmp_path, monkeypatch, capsys):
+    def out_of_memory(**options):
+        if options["head"] == "byol":
+            raise MemoryError("1 GB too little")
+        return measure(**options)
+
+    monkeypatch.setattr(throughput, "measure", out_of_memory)
+    path = tmp_path / "throughput.json"
+    words = ["--quick", "--heads", "byol", "simclr", "--precisions", "float32", "--out", str(path)]
+    with pytest.raises(SystemExit, match="but not: byol resnet18 4 8 float32 contiguous"):
+        main([*words, "--growth", "0", "--classes"])
+    captured = capsys.readouterr()
+    assert "1 GB too little" in captured.err
+    [row] = json.loads(path.read_text())["configurations"]
+    assert f"{row['iteration_ms']:.1f} ms an iteration" in captured.out
