@@ -65,6 +65,11 @@ def _joined(*parts: dict[str, list[Grid]]) -> dict[str, list[Grid]]:
     return {name: [grid for part in parts for grid in part.get(name, [])] for name in parts[0]}
 
 
+def _a_head_a_task(grids: dict[str, list[Grid]]) -> dict[str, list[Grid]]:
+    """Naive, EWC and LwF are tried with a head a task as with one head."""
+    return {f"{name}-heads": grids[name] for name in ("naive", "ewc", "lwf")}
+
+
 def _lab_dlcpa(queue_size: int) -> dict[str, list[Grid]]:
     return _joined(
         _dlcpa(queue_size, lr=[0.01, 0.02], classifier_lr=[0.05, 0.1]),
@@ -111,12 +116,16 @@ _LAB_BEYOND: dict[str, list[Grid]] = {
     ],
 }
 
+_DIGITS: dict[str, list[Grid]] = {
+    "naive": [{"lr": [0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1]}],
+    "ewc": [{"lr": [0.003, 0.01, 0.03], "strength": [1e2, 1e4, 1e6]}],
+    "lwf": [{"lr": [0.003, 0.01, 0.03], "strength": [1.0, 3.0, 10.0]}],
+}
 GRIDS: dict[str, dict[str, list[Grid]]] = {
     "digits": {
         **_baselines([0.003, 0.01, 0.03, 0.1], few=[0.01, 0.03]),
-        "naive": [{"lr": [0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1]}],
-        "ewc": [{"lr": [0.003, 0.01, 0.03], "strength": [1e2, 1e4, 1e6]}],
-        "lwf": [{"lr": [0.003, 0.01, 0.03], "strength": [1.0, 3.0, 10.0]}],
+        **_DIGITS,
+        **_a_head_a_task(_DIGITS),
         **_dlcpa(1024, lr=[0.02, 0.05], classifier_lr=[0.05], supervised_weight=[3.0, 10.0]),
         "dlcpa-mocov2": [
             {
@@ -146,7 +155,11 @@ GRIDS: dict[str, dict[str, list[Grid]]] = {
             {"lr": [0.01], "classifier_lr": [0.1]},
         ],
     },
-    "lab-cifar100-10": {**_joined(_LAB, _LAB_MORE, _LAB_BEYOND), **_lab_dlcpa(1024)},
+    "lab-cifar100-10": {
+        **_joined(_LAB, _LAB_MORE, _LAB_BEYOND),
+        **_a_head_a_task(_joined(_LAB, _LAB_MORE)),
+        **_lab_dlcpa(1024),
+    },
     "lab-cifar100-10-small-crops": {"dlcpa-mocov2": _lab_dlcpa(65_536)["dlcpa-mocov2"]},
     # At the scale of the paper, where nothing was published: for who has a GPU.
     **{

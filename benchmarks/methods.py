@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from avalanche.models import as_multitask
 from avalanche.training.supervised import (
     AGEM,
     DER,
@@ -33,6 +34,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import MultiStepLR
 
 from avalanche_dlcpa import DLCPAStrategy, SelfSupervisedLossPlugin, SingleTaskStrategy
+from avalanche_dlcpa.model_head import find_head
 from avalanche_dlcpa.self_supervised import HEADS, SelfSupervisedHead
 from benchmarks.avalanche_repairs import repair_plugins_of_packnet, repair_synaptic_intelligence
 from benchmarks.networks import packnet_network, split_at_head
@@ -98,6 +100,15 @@ def _avalanche(strategy: type[SupervisedTemplate], strength: str = "", **fixed: 
         )
 
     return build
+
+
+def _head_a_task(build: Build) -> Build:
+    """The same with a head a task, trained on the classes of its task alone."""
+
+    def build_with_heads(network: nn.Module, **options: Any) -> SupervisedTemplate:
+        return build(as_multitask(network, find_head(network)), **options)
+
+    return build_with_heads
 
 
 def _dark_experience(
@@ -281,6 +292,18 @@ def _gaussian_method(ssl: str) -> Method:
     return Method(title, build, draws_views=True, trains_as=f"dlcpa-{ssl}")
 
 
+_ONE_HEAD = {
+    "naive": Method("Naive", _avalanche(Naive)),
+    "ewc": Method("EWC", _avalanche(EWC, strength="ewc_lambda")),
+    "lwf": Method("LwF", _avalanche(LwF, strength="alpha", temperature=2.0)),
+}
+
+
+def _with_heads(method: Method) -> Method:
+    title, build = f"{method.title}, a head a task", _head_a_task(method.build)
+    return dataclasses.replace(method, title=title, build=build, needs_task_labels=True)
+
+
 METHODS = {
     # Upper bounds
     "stl": Method("STL", _single_task("own")),
@@ -298,9 +321,7 @@ METHODS = {
     "replay": Method("Replay", _avalanche(Replay, mem_size=BUFFER_SIZE), keeps_samples=True),
     "icarl": Method("iCaRL", _icarl, keeps_samples=True),
     # Exemplar-free methods
-    "naive": Method("Naive", _avalanche(Naive)),
-    "ewc": Method("EWC", _avalanche(EWC, strength="ewc_lambda")),
-    "lwf": Method("LwF", _avalanche(LwF, strength="alpha", temperature=2.0)),
+    **_ONE_HEAD,
     "mas": Method("MAS", _avalanche(MAS, strength="lambda_reg")),
     "si": Method("SI", _si),
     "packnet": Method("PackNet", _packnet, needs_task_labels=True, channels_last=False),
@@ -315,5 +336,6 @@ METHODS = {
         for ssl, title in reversed(_HEAD_TITLES.items())
     },
     # Beyond the paper
+    **{f"{name}-heads": _with_heads(method) for name, method in _ONE_HEAD.items()},
     **{f"dlcpa-{ssl}-gaussian": _gaussian_method(ssl) for ssl in ("simclr", "byol", "mocov2")},
 }

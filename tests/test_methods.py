@@ -108,6 +108,24 @@ def test_stl_never_forgets_and_stl_me_keeps_one_extractor():
     assert own - mean >= (NUM_TASKS - 2) * features
 
 
+@pytest.mark.parametrize(("method", "moves"), [("naive-heads", False), ("lwf-heads", True)])
+def test_a_head_a_task_learns_from_other_tasks_by_distillation_alone(method, moves):
+    def head(strategy):
+        newest = list(strategy.model.classifier.classifiers.values())[-1]
+        return {name: value.clone() for name, value in newest.state_dict().items()}
+
+    kept = Probe(after_training_exp=head)
+    strategy = trained(method, plugins=[kept])
+    heads = list(strategy.model.classifier.classifiers.values())
+    assert len(heads) == NUM_TASKS
+    before = kept.seen["after_training_exp"]
+    moved = [
+        not torch.equal(h.classifier.weight, b["classifier.weight"])
+        for h, b in zip(heads, before, strict=True)
+    ]
+    assert moved == [moves] * (NUM_TASKS - 1) + [False]
+
+
 def test_packnet_gives_every_task_the_same_share_of_the_weights():
     cell = Cell("packnet", TWIN)
     training = Training(cell, cell.hyperparameters, dataset_root=None, device="cpu")
