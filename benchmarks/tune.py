@@ -32,6 +32,7 @@ from benchmarks.json_file import save_json
 from benchmarks.live import run_grid
 from benchmarks.methods import METHODS
 from benchmarks.names import expect_known
+from benchmarks.origin import commit
 from benchmarks.pool import Runner, add_pool_arguments, pool_of
 
 TUNING = Path(__file__).parent / "results" / "tuning.csv"
@@ -82,7 +83,7 @@ def best(rows: Iterable[Row], setting: str, method: str) -> dict[str, Any]:
     """The highest Class-IL ACC among those within a point of the best Task-IL ACC, over all seeds.
 
     Only values that were tried with as many seeds as any others count. What is known to diverge in
-    a longer run is left out. Where one scenario is undefined, the other decides.
+    a longer run is left out. Of equals, and where Class-IL is undefined, Task-IL decides.
 
     Returns:
         ``hyperparameters``, mean ``class_il_ACC`` and ``task_il_ACC`` (None: undefined),
@@ -107,7 +108,7 @@ def best(rows: Iterable[Row], setting: str, method: str) -> dict[str, Any]:
     }
     top = max(task_il for _, task_il in means.values())
     near = [words for words, (_, task_il) in means.items() if task_il >= top - 0.01]
-    chosen = max(near, key=lambda words: means[words][0])
+    chosen = max(near, key=means.__getitem__)
     names = ("class_il_ACC", "task_il_ACC")
     undefined = {name for name in names if not any(row[name] for row in sound)}
     return {
@@ -221,12 +222,14 @@ def _row(cell: Cell, result: Result | None) -> tuple[Any, ...]:
     values = dict(cell.changes)
     names = next(list(grid) for grid in grids if set(grid) == set(values))
     words = json.dumps({name: values[name] for name in names})  # in the order of the grid
-    scores = ["0.0", "0.0"]
-    if result is not None:
+    if result is None:  # it diverged
+        scores = ["" if METHODS[cell.method].needs_task_labels else "0.0", "0.0"]
+        code = commit()
+    else:
         found = [result[scenario]["ACC"] for scenario in ("class_il", "task_il")]
         scores = ["" if value is None else f"{value:.4f}" for value in found]
-    commit = "" if result is None else result["provenance"]["commit"]
-    return (cell.setting, cell.method, cell.num_experiences, cell.seed, words, *scores, commit)
+        code = result["provenance"]["commit"]
+    return (cell.setting, cell.method, cell.num_experiences, cell.seed, words, *scores, code)
 
 
 def _add_row(path: Path, row: tuple[Any, ...]) -> None:
