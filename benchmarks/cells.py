@@ -68,13 +68,13 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Name of its files.
+        """Name of its files, the same for equal numbers, such as 1 and 1.0.
 
         Example:
             >>> Cell("dlcpa-mocov2", "digits", 3, (("supervised_weight", 0.1),)).name
             'digits_dlcpa-mocov2_supervised_weight=0.1_seed3'
         """
-        changes = [f"{name}={value}" for name, value in self.changes]
+        changes = [f"{name}={_shortest(value)}" for name, value in self.changes]
         trial = ["validation"] if self.validation else []
         return "_".join([self.setting, self.method, *changes, f"seed{self.seed}", *trial])
 
@@ -120,6 +120,10 @@ class Cell:
         words = ["--method", self.method, "--setting", self.setting, "--seed", str(self.seed)]
         words += ["--validation"] if self.validation else []
         return words + [f"--set={name}={json.dumps(value)}" for name, value in self.changes]
+
+
+def _shortest(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def grid(

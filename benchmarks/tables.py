@@ -21,18 +21,21 @@ _PACKNET = (
     "and with a bias in every convolution: Avalanche's PackNet takes no other."
 )
 _ONE_HEAD = (
-    "Ours of the methods but PackNet, STL and DLCPA train one head over all classes, of which "
-    "Task-IL takes those of the task."
+    "STL, DLCPA, PackNet and what is said to have a head a task train each task's classes alone; "
+    "ours of all others train one head over all classes, of which Task-IL takes those of the task."
 )
 _GPM = "The paper's figure has GPM as well, which is not among Avalanche's strategies."
 _REMARKS = {
-    "over-time": f"{_GPM} It does not tell into how many tasks Tiny-ImageNet is split there.",
+    "grid": _ONE_HEAD,
+    "ssl-baselines": _ONE_HEAD,
+    "over-time": f"{_ONE_HEAD} {_GPM} It does not tell into how many tasks Tiny-ImageNet is split "
+    "there.",
     "confusion": _GPM,
     "table1": "The paper tells neither network nor hyperparameters on MNIST; ours are those of "
     "CIFAR-100.",
     "table2": f"{_ONE_HEAD} {_PACKNET}",
     "table8": _PACKNET,
-    "table9": "The paper does not tell the self-supervised loss of DLCPA there.",
+    "table9": f"{_ONE_HEAD} The paper does not tell the self-supervised loss of DLCPA there.",
     "table10": "The paper shuffles its tasks and does not tell how; ours are five orders of the "
     "classes, from the seeds 1 to 5, so that the tasks themselves differ: only the "
     "average over orders compares. Ours has the sample deviation (number of orders), the paper's "

@@ -21,7 +21,7 @@ from benchmarks.loading import cell_of, load_results
 from benchmarks.markup import as_markdown
 from benchmarks.methods import METHODS
 from benchmarks.orders import order_tables
-from benchmarks.origin import PACKAGES
+from benchmarks.origin import PACKAGES, commit
 from benchmarks.pool import Progress, run_in_processes
 from benchmarks.settings import SETTINGS
 from benchmarks.tables import comparison_table
@@ -178,7 +178,7 @@ def test_the_best_leads_class_il_among_the_near_best_in_task_il():
 def test_where_a_scenario_is_undefined_the_other_decides():
     rows = [
         trial_row(f'{{"lr": {lr}}}', "", task_il, method="packnet")
-        for lr, task_il in ((1, "0.7"), (2, "0.8"))
+        for lr, task_il in ((1, "0.795"), (2, "0.8"), (3, "0.0"))
     ]
     found = tune.best(rows, "digits", "packnet")
     assert found["hyperparameters"] == {"lr": 2}
@@ -212,7 +212,8 @@ def test_optuna_goes_through_every_combination_once():
 
 
 def test_tuning_adds_a_row_a_trial_and_runs_none_again(tmp_path, monkeypatch):
-    monkeypatch.setitem(GRIDS, TWIN, {"naive": [{"lr": [0.01, 1e30]}]})
+    grids = {"naive": [{"lr": [0.01, 1e30]}], "naive-heads": [{"lr": [1e30]}]}
+    monkeypatch.setitem(GRIDS, TWIN, grids)
     path = tmp_path / "tuning.csv"
     asked = []
 
@@ -220,16 +221,20 @@ def test_tuning_adds_a_row_a_trial_and_runs_none_again(tmp_path, monkeypatch):
         asked.append(list(cells))
         return run_in_processes(cells, tmp_path, jobs=1, options=[])
 
-    failures = tune.tune(TWIN, ["naive"], [0], run_here, folder=tmp_path, path=path)
+    failures = tune.tune(TWIN, grids, [0], run_here, folder=tmp_path, path=path)
     rows = tune.read_rows(path)
-    by_lr = {json.loads(row["hyperparameters"])["lr"]: row for row in rows}
-    assert float(by_lr[0.01]["task_il_ACC"]) > 0.4
-    assert float(by_lr[1e30]["task_il_ACC"]) == 0.0  # diverged: a result, too
-    (reason,) = failures.values()
-    assert "NonFiniteLossError" in reason
-    assert "logs/" not in reason  # which are gone with the folder
-    tune.tune(TWIN, ["naive"], [0], run_here, folder=tmp_path, path=path)
-    assert [len(cells) for cells in asked] == [2, 0]
+    found = {(row["method"], json.loads(row["hyperparameters"])["lr"]): row for row in rows}
+    assert float(found["naive", 0.01]["task_il_ACC"]) > 0.4
+    assert [float(row["task_il_ACC"]) for row in rows].count(0) == 2  # diverged: results, too
+    assert found["naive", 1e30]["class_il_ACC"] == "0.0"
+    assert found["naive-heads", 1e30]["class_il_ACC"] == ""  # it has none
+    assert {row["commit"] for row in rows} == {commit()}
+    assert len(failures) == 2
+    for reason in failures.values():
+        assert "NonFiniteLossError" in reason
+        assert "logs/" not in reason  # which are gone with the folder
+    tune.tune(TWIN, grids, [0], run_here, folder=tmp_path, path=path)
+    assert [len(cells) for cells in asked] == [3, 0]
     assert tune.best(rows, TWIN, "naive")["hyperparameters"] == {"lr": 0.01}
 
 

@@ -54,6 +54,12 @@ def test_the_command_line_of_a_cell_gives_the_cell_again():
     assert "--validation" in words
 
 
+def test_equal_values_name_one_file():
+    names = {Cell("ewc", "digits", 0, (("strength", value),)).name for value in (1, 1.0)}
+    assert names == {"digits_ewc_strength=1_seed0"}
+    assert Cell("ewc", "digits", 0, (("strength", 0.5),)).name == "digits_ewc_strength=0.5_seed0"
+
+
 @pytest.mark.parametrize("word", ["lr", "=0.1", "lr="])
 def test_a_change_without_name_or_value_is_refused(word):
     with pytest.raises(ValueError, match=f"Expected changes such as .*got '{word}'"):
