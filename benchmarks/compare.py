@@ -17,14 +17,12 @@ from pathlib import Path
 
 from benchmarks.cells import Cell, check_same, grid, parse_changes, read_result, result_path
 from benchmarks.experiments import EXPERIMENTS
-from benchmarks.grids import GRIDS
-from benchmarks.hyperparameters import PUBLISHED
 from benchmarks.live import run_grid
 from benchmarks.names import expect_known
 from benchmarks.pool import add_pool_arguments, pool_of
 from benchmarks.run import remove_checkpoints
 from benchmarks.settings import SCALES, SETTINGS
-from benchmarks.tune import choose, complete, tune
+from benchmarks.tune import choose, complete, to_tune, tune
 
 
 def sort_out(cells: Iterable[Cell], folder: Path) -> tuple[list[Cell], list[Cell], dict[Cell, str]]:
@@ -99,8 +97,7 @@ def _tune(cells: Iterable[Cell], words: argparse.Namespace) -> None:
     wanted = ((cell.setting, method) for cell in cells for method in cell.sources)
     for setting, method in wanted:
         source = SETTINGS[setting].tuned_on or setting
-        has_grid = method in GRIDS.get(source, {}) and method not in PUBLISHED.get(source, {})
-        if has_grid and method not in methods.get(source, []):
+        if method in to_tune(source) and method not in methods.get(source, []):
             methods.setdefault(source, []).append(method)
     for setting, chosen in methods.items():
         print(f"tuning {', '.join(chosen)} in {setting}, on the validation split", flush=True)

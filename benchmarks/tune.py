@@ -27,7 +27,7 @@ import optuna
 from avalanche_dlcpa import NonFiniteLossError
 from benchmarks.cells import Cell, Result, read_result, result_path
 from benchmarks.grids import GRIDS, Grid
-from benchmarks.hyperparameters import CHOSEN, DIVERGED
+from benchmarks.hyperparameters import CHOSEN, DIVERGED, PUBLISHED
 from benchmarks.json_file import save_json
 from benchmarks.live import run_grid
 from benchmarks.methods import METHODS
@@ -69,6 +69,11 @@ def propose(grids: list[Grid], *, most: int | None = None) -> list[dict[str, Any
             trial = study.ask()
             proposals.append({name: trial.suggest_categorical(name, grid[name]) for name in grid})
     return proposals
+
+
+def to_tune(setting: str) -> list[str]:
+    """Methods that have a grid in a setting, and no published values there."""
+    return [name for name in GRIDS.get(setting, {}) if name not in PUBLISHED.get(setting, {})]
 
 
 def read_rows(path: Path = TUNING) -> list[Row]:
@@ -263,7 +268,9 @@ def main() -> None:
     """Tune from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--setting", required=True)
-    parser.add_argument("--methods", nargs="+", help="default: all that have a grid")
+    parser.add_argument(
+        "--methods", nargs="+", help="default: all with a grid but no published values"
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--trials", type=int, help="of each grid, at most so many; default: all")
     parser.add_argument(
@@ -273,7 +280,7 @@ def main() -> None:
     words = parser.parse_args()
     try:
         setting = expect_known("setting with a grid", words.setting, GRIDS)
-        methods = words.methods or list(GRIDS[setting])
+        methods = words.methods or to_tune(setting)
         with tempfile.TemporaryDirectory() as folder:
             failures = tune(
                 setting,

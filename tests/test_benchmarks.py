@@ -15,7 +15,7 @@ from benchmarks import demo, run, tune
 from benchmarks.cells import FORMAT, Cell, check_same, result_path
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.grids import GRIDS
-from benchmarks.hyperparameters import CHOSEN, hyperparameters_of
+from benchmarks.hyperparameters import CHOSEN, PUBLISHED, hyperparameters_of
 from benchmarks.json_file import save_json
 from benchmarks.loading import cell_of, load_results
 from benchmarks.markup import as_markdown
@@ -209,6 +209,13 @@ def test_optuna_goes_through_every_combination_once():
     few = tune.propose([grid], most=4)
     assert len({str(values) for values in few}) == 4
     assert few == tune.propose([grid], most=4)
+
+
+def test_what_was_published_is_not_tuned_unless_it_is_asked_for():
+    assert set(tune.to_tune("cifar100-10")) >= {"naive", "ewc", "lwf", "joint"}
+    assert not set(tune.to_tune("cifar100-10")) & set(PUBLISHED["cifar100-10"])
+    assert tune.to_tune("digits") == list(GRIDS["digits"])  # nothing was published for digits
+    assert tune.to_tune("mnist-5") == []
 
 
 def test_tuning_adds_a_row_a_trial_and_runs_none_again(tmp_path, monkeypatch):
