@@ -211,6 +211,10 @@ def test_optuna_goes_through_every_combination_once():
     assert few == tune.propose([grid], most=4)
 
 
+def test_the_readme_counts_the_methods():
+    assert f"Grids of {len(METHODS)} methods" in (ROOT / "README.md").read_text()
+
+
 def test_what_was_published_is_not_tuned_unless_it_is_asked_for():
     assert set(tune.to_tune("cifar100-10")) >= {"naive", "ewc", "lwf", "joint"}
     assert not set(tune.to_tune("cifar100-10")) & set(PUBLISHED["cifar100-10"])

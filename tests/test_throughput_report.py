@@ -58,6 +58,7 @@ def test_the_worst_configuration_counts():
         ["at most 1.25", "1.200", "yes"],
         ["at least 1.6", "1.500", "no"],
         ["at most 0.05", "0.040", "yes"],
+        ["at most 1.03", "0.900", "yes"],
         ["at most 1.03", "1.020", "yes"],
         ["at most 1", "1.000", "yes"],
     ]
@@ -74,7 +75,7 @@ def test_the_tables_of_the_readme_are_those_of_the_results():
 def test_what_was_not_measured_is_left_open(part):
     rows = report.targets_table({**RESULT, part: []}).rows
     open_ones = [row for row in rows if row.entries[1].text == "–"]
-    assert len(open_ones) == {"configurations": 5, "growth": 2}[part]
+    assert len(open_ones) == {"configurations": 5, "growth": 3}[part]
     assert {row.entries[2].text for row in open_ones} == {"–"}
 
 
