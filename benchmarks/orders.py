@@ -44,13 +44,14 @@ def order_tables(name: str, scale: str, results: Iterable[Result]) -> list[Table
 
 
 def _published(method: str, setting: str, scenario: str) -> Published | None:
-    """What a table of the paper says of a method; the same number stands in several.
+    """What a table of the paper says of a method, with the deviation where one has it.
 
-    Numbers that the paper quotes from others are of other protocols.
+    The same number stands in several. Those that the paper quotes are of other protocols.
     """
     place = (method, setting, scenario, "ACC")
-    found = (p for p in read_all() if (p.ours, p.setting, p.scenario, p.measure) == place)
-    return next((p for p in found if not p.is_quoted), None)
+    found = [p for p in read_all() if (p.ours, p.setting, p.scenario, p.measure) == place]
+    own = [p for p in found if not p.is_quoted]
+    return max(own, key=lambda p: bool(p.deviation), default=None)
 
 
 def _table(title: str, scenario: str, lines: list[tuple[str, Summary, Published]]) -> Table:

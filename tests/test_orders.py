@@ -37,6 +37,13 @@ def test_seeds_have_a_mean_and_a_deviation():
     assert class_il.rows[0].entries[0].text == "51.00 ± 1.41"
 
 
+def test_a_deviation_is_told_where_any_table_of_the_paper_has_it():
+    run = make_result("dlcpa-mocov2", SETTING, class_il=0.2, task_il=0.9)
+    _, task_il = order_tables("grid", "lab", [*results(), run])
+    assert task_il.rows[0].label == "1. DLCPA + MoCoV2"
+    assert task_il.rows[0].entries[1].text == "81.15 ± 0.5"  # Table 4; Table 2 has none
+
+
 def test_numbers_that_the_paper_quotes_are_left_out():
     lwf = make_result("lwf", SETTING, class_il=0.2, task_il=0.6)
     class_il, task_il = order_tables("grid", "lab", [*results(), lwf])
