@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from avalanche.models import as_multitask
+from avalanche.training.plugins import LRSchedulerPlugin
 from avalanche.training.supervised import (
     AGEM,
     DER,
@@ -77,8 +78,24 @@ def _sgd(network: nn.Module, lr: float, momentum: float) -> SGD:
     return SGD(network.parameters(), lr=lr, momentum=momentum)
 
 
+def _lowered(optimizer: Any, epochs: int, last_epochs: int) -> MultiStepLR:
+    """A tenth of the learning rate for the last of so many epochs."""
+    return MultiStepLR(optimizer, [max(1, epochs - last_epochs)])
+
+
+def _with_schedule(options: dict[str, Any], optimizer: SGD, last_epochs: int) -> dict[str, Any]:
+    """Arguments of a strategy, with the plugin that lowers its learning rate in each experience."""
+    if not last_epochs:
+        return options
+    schedule = LRSchedulerPlugin(_lowered(optimizer, options["train_epochs"], last_epochs))
+    return {**options, "plugins": [*options.get("plugins", []), schedule]}
+
+
 def _avalanche(strategy: type[SupervisedTemplate], strength: str = "", **fixed: Any) -> Build:
     """Builds a strategy of Avalanche's on plain SGD.
+
+    Its learning rate is fixed, unless the hyperparameter ``last_epochs`` lets it fall to a tenth
+    for so many epochs at the end of each experience, as in DLCPA.
 
     Args:
         strategy: Its class.
@@ -87,16 +104,23 @@ def _avalanche(strategy: type[SupervisedTemplate], strength: str = "", **fixed: 
     """
 
     def build(
-        network: nn.Module, *, setting: Setting, lr: float, momentum: float = 0.0, **options: Any
+        network: nn.Module,
+        *,
+        setting: Setting,
+        lr: float,
+        momentum: float = 0.0,
+        last_epochs: int = 0,
+        **options: Any,
     ) -> SupervisedTemplate:
         if strength:
             options[strength] = options.pop("strength")
+        optimizer = _sgd(network, lr, momentum)
         return strategy(
             model=network,
-            optimizer=_sgd(network, lr, momentum),
+            optimizer=optimizer,
             criterion=CrossEntropyLoss(),
             **fixed,
-            **options,
+            **_with_schedule(options, optimizer, last_epochs),
         )
 
     return build
@@ -186,15 +210,22 @@ def _single_task(predict_with: str, *, finetunes: bool = False) -> Build:
     """STL and its variants; classifiers are finetuned for as many epochs as tasks are learned."""
 
     def build(
-        network: nn.Module, *, setting: Setting, lr: float, momentum: float = 0.0, **options: Any
+        network: nn.Module,
+        *,
+        setting: Setting,
+        lr: float,
+        momentum: float = 0.0,
+        last_epochs: int = 0,
+        **options: Any,
     ) -> SingleTaskStrategy:
         if finetunes:
             options["finetune_epochs"] = options["train_epochs"]
+        optimizer = _sgd(network, lr, momentum)
         return SingleTaskStrategy(
             model=network,
-            optimizer=_sgd(network, lr, momentum),
+            optimizer=optimizer,
             predict_with=predict_with,
-            **options,
+            **_with_schedule(options, optimizer, last_epochs),
         )
 
     return build
@@ -255,7 +286,7 @@ def _dlcpa(ssl: str | None, **ablation: Any) -> Build:
         head = None if ssl is None else _take_head(ssl, options)
 
         def schedule(optimizer: Any) -> MultiStepLR:
-            return MultiStepLR(optimizer, [max(1, options["train_epochs"] - last_epochs)])
+            return _lowered(optimizer, options["train_epochs"], last_epochs)
 
         return DLCPAStrategy(
             model=network,

@@ -126,6 +126,18 @@ def test_a_head_a_task_learns_from_other_tasks_by_distillation_alone(method, mov
     assert moved == [moves] * (NUM_TASKS - 1) + [False]
 
 
+@pytest.mark.parametrize("method", ["naive", "lwf", "der++", "gem", "stl", "stl-me-finetuned"])
+def test_a_baseline_takes_the_schedule_of_dlcpa(method):
+    def rates(method, **changes):
+        probe = Probe(before_training_epoch=lambda s: s.optimizer.param_groups[0]["lr"])
+        trained(method, train_epochs=3, lr=0.01, plugins=[probe], **changes)
+        return probe.seen["before_training_epoch"]
+
+    expected = NUM_TASKS * [0.01, 0.01, pytest.approx(0.001)]
+    assert rates(method, last_epochs=1) == rates("dlcpa-mocov2") == expected
+    assert rates(method) == 3 * NUM_TASKS * [0.01]
+
+
 def test_packnet_gives_every_task_the_same_share_of_the_weights():
     cell = Cell("packnet", TWIN)
     training = Training(cell, cell.hyperparameters, dataset_root=None, device="cpu")
