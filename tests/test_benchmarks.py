@@ -372,11 +372,16 @@ def test_what_the_readme_says_of_the_lab_grid():
     stl = means.pop("stl, last_epochs")
     assert stl[1] > max(mean[1] for mean in means.values())
     assert (stl > simclr).all()
-    naive, old = pairs["naive, last_epochs"], pairs["naive"]
+    lwf, naive = pairs["lwf, last_epochs"], pairs["naive, last_epochs"]
+    old_lwf, old_naive = pairs["lwf"], pairs["naive"]
     assert (
-        f"has {naive[0]} % of Task-IL with that schedule in the place of {old[0]}, and {naive[1]} "
-        f"% of Class-IL in the place of {old[1]}." in text
+        f"have {lwf[0]} and {naive[0]} % of Task-IL with that schedule in the place of "
+        f"{old_lwf[0]} and {old_naive[0]}, and {lwf[1]} and {naive[1]} % of Class-IL in the place "
+        f"of {old_lwf[1]} and {old_naive[1]}: still behind all variants of DLCPA but (d)" in text
     )
+    variants = [means[f"dlcpa-{name}"] for name in "abce"] + [simclr, *others]
+    assert (means["lwf, last_epochs"] < np.min(variants, axis=0)).all()
+    assert 0 < means["lwf, last_epochs"][1] - means["dlcpa-d"][1] < 1
     fall, way = (means["dlcpa-c"] - means[name] for name in ("dlcpa-c, ema_decay", "dlcpa-d"))
     assert fall == pytest.approx(np.full(2, 4), abs=0.5)
     assert (fall > way / 2).all()
