@@ -298,7 +298,7 @@ def main() -> None:
     parser.add_argument("part", choices=["graph", "row"])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dataset-root", help="folder of CIFAR-100; the dry run needs none")
-    parser.add_argument("--seconds", type=float, default=500.0, help="after which no part begins")
+    parser.add_argument("--seconds", type=float, default=500.0, help="for this part")
     parser.add_argument("--out", type=Path, default=Path("results"))
     words = parser.parse_args()
     warnings.filterwarnings("ignore", category=DeprecationWarning)
