@@ -1,9 +1,8 @@
 """What `benchmarks.tune` tries, on the validation split: setting -> method -> grids.
 
-At the lab scale of the comparison (`lab-cifar100-10`), every method has eight combinations: four,
-and then four more around the best of them, or beyond the edge that it lay on. Where it still lies
-on an edge, EWC and DER++ have a third four; no variant of DLCPA has.
-DLCPA with the crops and the queue of the authors' runs (`lab-cifar100-10-small-crops`) has eight.
+At the lab scale of the comparison (`lab-cifar100-10`), every method has eight combinations, and
+the schedule of DLCPA, whose learning rates fall to a tenth for the last epoch of a task. DLCPA with
+the crops and the queue of the authors' runs (`lab-cifar100-10-small-crops`) has eight, too.
 DLCPA's weight of the supervised loss is searched on digits, and the paper's elsewhere.
 """
 
@@ -65,6 +64,16 @@ def _joined(*parts: dict[str, list[Grid]]) -> dict[str, list[Grid]]:
     return {name: [grid for part in parts for grid in part.get(name, [])] for name in parts[0]}
 
 
+def _with_schedule(grids: dict[str, list[Grid]]) -> dict[str, list[Grid]]:
+    """The same, with the schedule that DLCPA has, for those that take it."""
+    return {
+        name: of_method
+        if name in ("icarl", "packnet")
+        else [{**grid, "last_epochs": [1]} for grid in of_method]
+        for name, of_method in grids.items()
+    }
+
+
 def _a_head_a_task(grids: dict[str, list[Grid]]) -> dict[str, list[Grid]]:
     """Naive, EWC and LwF are tried with a head a task as with one head."""
     return {f"{name}-heads": grids[name] for name in ("naive", "ewc", "lwf")}
@@ -78,42 +87,23 @@ def _lab_dlcpa(queue_size: int) -> dict[str, list[Grid]]:
     )
 
 
+_RATES = [0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2]
 _LAB = {
-    **_baselines([0.02, 0.05, 0.1, 0.2], few=[0.03, 0.1]),
-    "naive": [{"lr": [0.02, 0.05, 0.1, 0.2]}],
-    "ewc": [{"lr": [0.05, 0.1], "strength": [0.1, 1.0]}],
-    "lwf": [{"lr": [0.02, 0.05], "strength": [1.0, 10.0]}],
-}
-_LAB_MORE: dict[str, list[Grid]] = {
-    **{
-        name: [{"lr": [0.01, 0.03, 0.07, 0.14]}]
-        for name in ("stl", "stl-me", "joint", "cumulative", "replay", "icarl", "agem", "naive")
-    },
+    **{name: [{"lr": _RATES}] for name in ("stl", "stl-me", "joint", "cumulative", "icarl")},
+    **{name: [{"lr": _RATES}] for name in ("replay", "agem", "naive")},
     "stl-me-finetuned": [
-        {"lr": [0.2], "finetune_lr": [0.02, 0.1]},
-        {"lr": [0.1], "finetune_lr": [0.005, 0.05]},
+        {"lr": [0.03, 0.1], "finetune_lr": [0.02, 0.1]},
+        {"lr": [0.05, 0.2], "finetune_lr": [0.02, 0.05]},
     ],
-    "gem": [
-        {"lr": [0.01], "memory_strength": [0.0, 0.5]},
-        {"lr": [0.02, 0.05], "memory_strength": [0.0]},
-    ],
-    "der": [{"lr": [0.01], "alpha": [0.1, 0.5]}, {"lr": [0.03], "alpha": [0.03, 0.2]}],
-    "der++": [
-        {"lr": [0.01], "alpha": [0.1, 0.5], "beta": [0.5]},
-        {"lr": [0.03], "alpha": [0.1], "beta": [0.2, 1.0]},
-    ],
-    "mas": [{"lr": [0.05], "strength": [0.01, 0.1]}, {"lr": [0.03], "strength": [0.001, 1.0]}],
-    "si": [{"lr": [0.05], "strength": [0.01, 0.1]}, {"lr": [0.03], "strength": [0.001, 1.0]}],
-    "packnet": [{"lr": [0.05, 0.2], "post_prune_share": [0.2, 0.4]}],
-    "ewc": [{"lr": [0.05, 0.1], "strength": [0.01, 0.03]}],  # all before were below Naive
-    "lwf": [{"lr": [0.01], "strength": [10.0, 30.0]}, {"lr": [0.02], "strength": [3.0, 30.0]}],
-}
-_LAB_BEYOND: dict[str, list[Grid]] = {
-    "ewc": [{"lr": [0.05, 0.1], "strength": [0.0001, 0.001]}],
-    "der++": [
-        {"lr": [0.01, 0.03], "alpha": [0.1], "beta": [2.0]},
-        {"lr": [0.03], "alpha": [0.05, 0.2], "beta": [1.0]},
-    ],
+    "gem": [{"lr": [0.02, 0.03, 0.05, 0.1], "memory_strength": [0.0, 0.5]}],
+    "der": [{"lr": [0.02, 0.05], "alpha": [0.03, 0.1, 0.2, 0.5]}],
+    "der++": [{"lr": [0.02, 0.05], "alpha": [0.1], "beta": [0.5, 1.0, 2.0, 4.0]}],
+    **{
+        name: [{"lr": [0.05, 0.1], "strength": [0.001, 0.01, 0.1, 1.0]}]
+        for name in ("ewc", "mas", "si")
+    },
+    "lwf": [{"lr": [0.02, 0.05], "strength": [1.0, 3.0, 10.0, 30.0]}],
+    "packnet": [{"lr": [0.03, 0.05, 0.1, 0.2], "post_prune_share": [0.2, 0.4]}],
 }
 
 _DIGITS: dict[str, list[Grid]] = {
@@ -137,15 +127,13 @@ GRIDS: dict[str, dict[str, list[Grid]]] = {
         ],
     },
     "lab-cifar100": {
-        "naive": [{"lr": [0.01, 0.02, 0.05, 0.1]}],
-        "ewc": [
-            {"lr": [0.02], "strength": [1.0, 10.0, 100.0]},
-            {"lr": [0.05], "strength": [0.3, 1.0]},
-        ],
-        "lwf": [
-            {"lr": [0.02], "strength": [1.0, 3.0, 10.0, 30.0]},
-            {"lr": [0.05], "strength": [1.0, 3.0]},
-        ],
+        **_with_schedule(
+            {
+                "naive": [{"lr": [0.02, 0.05, 0.1, 0.2]}],
+                "ewc": [{"lr": [0.05, 0.1], "strength": [0.1, 1.0]}],
+                "lwf": [{"lr": [0.02, 0.05], "strength": [3.0, 10.0]}],
+            }
+        ),
         "dlcpa-mocov2": [
             {"lr": [0.005, 0.01, 0.02], "classifier_lr": [0.05], "queue_size": [1024]},
             {"lr": [0.01], "classifier_lr": [0.1], "queue_size": [1024]},
@@ -156,8 +144,7 @@ GRIDS: dict[str, dict[str, list[Grid]]] = {
         ],
     },
     "lab-cifar100-10": {
-        **_joined(_LAB, _LAB_MORE, _LAB_BEYOND),
-        **_a_head_a_task(_joined(_LAB, _LAB_MORE)),
+        **_with_schedule({**_LAB, **_a_head_a_task(_LAB)}),
         **_lab_dlcpa(1024),
     },
     "lab-cifar100-10-small-crops": {"dlcpa-mocov2": _lab_dlcpa(65_536)["dlcpa-mocov2"]},

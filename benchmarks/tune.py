@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import json
 import math
 import statistics
@@ -82,6 +83,20 @@ def read_rows(path: Path = TUNING) -> list[Row]:
         return []
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+def in_grids(rows: Iterable[Row]) -> list[Row]:
+    """Those of the trials that are in the grids of today, not in earlier ones."""
+    words = {
+        (setting, method): {
+            json.dumps(dict(zip(grid, values, strict=True)))
+            for grid in of_method
+            for values in itertools.product(*grid.values())
+        }
+        for setting, grids in GRIDS.items()
+        for method, of_method in grids.items()
+    }
+    return [r for r in rows if r["hyperparameters"] in words.get((r["setting"], r["method"]), ())]
 
 
 def best(rows: Iterable[Row], setting: str, method: str) -> dict[str, Any]:
@@ -254,7 +269,7 @@ def complete(methods: Iterable[str], failures: Mapping[Cell, str]) -> list[str]:
 def choose(setting: str, methods: Iterable[str], path: Path = CHOSEN) -> None:
     """Write what is best, method by method, into the file of the chosen values."""
     chosen = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    rows = read_rows()
+    rows = in_grids(read_rows())
     for method in methods:
         chosen.setdefault(setting, {})[method] = best(rows, setting, method)
     in_order = {
