@@ -499,7 +499,7 @@ def test_the_commits_that_results_name_are_in_the_history():
 
     if commit() == "unknown" or "true" in git("rev-parse", "--is-shallow-repository").stdout:
         pytest.skip("no clone, or one without its history")
-    texts = [path.read_text() for path in RESULTS.rglob("*_seed*.json")]
+    texts = [path.read_text() for path in RESULTS.rglob("*.json")]
     named = {name for text in texts for name in re.findall(r'"commit": "(\w+)\+?"', text)}
     assert len(named) > 5
     lost = [name for name in named if git("merge-base", "--is-ancestor", name, "HEAD").returncode]

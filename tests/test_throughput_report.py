@@ -88,6 +88,32 @@ def test_the_tables_of_the_readme_are_those_of_the_results():
         assert as_markdown(table(result)) in text
 
 
+def test_what_is_said_of_the_throughput_is_so():
+    result = json.loads((ROOT / "benchmarks" / "results" / "throughput.json").read_text())
+    for row in result["configurations"]:
+        pairs = zip(*(row["rounds"][name] for name in ("iteration_ms", "passes_ms")), strict=True)
+        ratios = [iteration / passes for iteration, passes in pairs]
+        assert len(ratios) == 5
+        assert max(ratios) / min(ratios) < 1.05
+    wide = [
+        row["ratio"]
+        for row in result["configurations"]
+        if (row["width"], row["precision"]) == (64, "float32")
+    ]
+    text = " ".join((ROOT / "GUIDE.md").read_text().split())
+    assert f"takes {min(wide):.2f} to {max(wide):.2f} times as long as the passes" in text
+
+
+def test_channels_last_is_the_faster_layout_and_its_table_is_in_the_readme():
+    result = json.loads((ROOT / "benchmarks" / "results" / "throughput_layouts.json").read_text())
+    assert as_markdown(report.configurations_table(result)) in (
+        ROOT / "benchmarks" / "README.md"
+    ).read_text()
+    speeds = {(r["width"], r["layout"]): r["iteration_ms"] for r in result["configurations"]}
+    gains = [speeds[width, "contiguous"] / speeds[width, "channels_last"] for width in (64, 16)]
+    assert min(gains) > 1.05
+
+
 @pytest.mark.parametrize("part", ["configurations", "growth"])
 def test_what_was_not_measured_is_left_open(part):
     rows = report.targets_table({**RESULT, part: []}).rows
