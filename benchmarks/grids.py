@@ -120,9 +120,13 @@ _PAPER = {
 }
 GRIDS: dict[str, dict[str, list[Grid]]] = {
     "digits": {
-        **_baselines([0.003, 0.01, 0.03, 0.1], few=[0.01, 0.03]),
-        **_DIGITS,
-        **_a_head_a_task(_DIGITS),
+        **_with_schedule(
+            {
+                **_baselines([0.003, 0.01, 0.03, 0.1], few=[0.01, 0.03]),
+                **_DIGITS,
+                **_a_head_a_task(_DIGITS),
+            }
+        ),
         **_dlcpa(1024, lr=[0.02, 0.05], classifier_lr=[0.05], supervised_weight=[3.0, 10.0]),
         "dlcpa-mocov2": [
             {
