@@ -100,7 +100,7 @@ def targets_table(result: Measured) -> Table:
     feeding = [row["shares"]["loading"] + row["shares"]["views"] for row in wide]
     rows = [
         _at_most("iteration over passes, width 64, float32", _ratios(wide), 1.10),
-        _at_most("the same, the authors' implementation", _ratios(wide), AUTHORS_RATIO),
+        _at_most("the same, against the authors' code", _ratios(wide), AUTHORS_RATIO),
         _at_most("iteration over passes, width 16, float32", _ratios(small), 1.25),
         _at_least("images a second, bf16 over float32, width 64", _speedups(result, wide), 1.6),
         _at_most("loading and views, share of an iteration, width 64", feeding, 0.05),

@@ -106,9 +106,10 @@ def test_what_is_said_of_the_throughput_is_so():
 
 def test_channels_last_is_the_faster_layout_and_its_table_is_in_the_readme():
     result = json.loads((ROOT / "benchmarks" / "results" / "throughput_layouts.json").read_text())
-    assert as_markdown(report.configurations_table(result)) in (
-        ROOT / "benchmarks" / "README.md"
-    ).read_text()
+    assert (
+        as_markdown(report.configurations_table(result))
+        in (ROOT / "benchmarks" / "README.md").read_text()
+    )
     speeds = {(r["width"], r["layout"]): r["iteration_ms"] for r in result["configurations"]}
     gains = [speeds[width, "contiguous"] / speeds[width, "channels_last"] for width in (64, 16)]
     assert min(gains) > 1.05
