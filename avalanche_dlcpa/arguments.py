@@ -23,7 +23,7 @@ def plain_options(value: Any) -> list[Any]:
     options = {
         name: option
         for name, option in map(_without_numpy, getattr(value, "__dict__", {}).items())
-        if not name.startswith("_") and _is_plain(option)
+        if not name.startswith("_") and is_plain(option)
     }
     return [getattr(value, "__qualname__", type(value).__qualname__), options]
 
@@ -33,7 +33,8 @@ def _without_numpy(attribute: tuple[str, Any]) -> tuple[str, Any]:
     return name, option.item() if isinstance(option, np.generic) else option
 
 
-def _is_plain(option: Any) -> bool:
+def is_plain(option: Any) -> bool:
+    """Whether something is a number, a word or a tuple of these."""
     parts = option if type(option) is tuple else (option,)
     return all(type(part) in (bool, int, float, str) for part in parts)
 

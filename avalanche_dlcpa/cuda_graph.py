@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import random
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from avalanche.core import SupervisedPlugin
 from avalanche.evaluation import PluginMetric
@@ -20,7 +22,7 @@ from avalanche.training.plugins import EvaluationPlugin
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from avalanche_dlcpa.arguments import plain_options
+from avalanche_dlcpa.arguments import is_plain, plain_options
 from avalanche_dlcpa.files import first_line
 
 Function = Callable[[], tuple[Tensor, ...]]
@@ -40,6 +42,7 @@ METHODS_AMID = (
 )
 
 _MODULE_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+_ALREADY_WARNED: dict[Any, Any] = {}  # so that what is warned of once stays so
 _LAYER_OPTIONS = ("p", "momentum", "eps")  # numbers of dropout and batch norm that may be changed
 
 logger = logging.getLogger(__name__)
@@ -127,12 +130,12 @@ def _synchronizations() -> Iterator[list[str]]:
         finally:
             torch.cuda.set_sync_debug_mode(before)
     for warning in caught:
-        if "synchronizing CUDA operation" in str(warning.message):
-            found.append(str(warning.message))
-        else:
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
+        text = str(warning.message)
+        if "synchronizing CUDA operation" in text:
+            found.append(text)
+        elif "Synchronization debug mode" not in text:  # torch's warning of the mode itself
+            place = (warning.category, warning.filename, warning.lineno)
+            warnings.warn_explicit(warning.message, *place, registry=_ALREADY_WARNED)
 
 
 BACKENDS: dict[str, Callable[[torch.device], Backend]] = {"cuda": CudaGraphs}
@@ -144,12 +147,15 @@ class StepGraph:
     A mini-batch of another size (the last of an epoch) runs as it always did. Whatever a graph
     holds fixed is compared in each iteration; where it has changed (a learning rate), the step is
     captured anew after an iteration without a graph, in which an optimizer makes the state of
-    parameters that are new to it. Where that would happen all the time, it is captured no longer.
+    parameters that are new to it. Where that would happen all the time, it is captured no longer,
+    nor is a step that changes what a replay would not.
 
     Args:
         step: Tensors -> tensors without gradients. Everything else that it reads and writes on the
             device must stay where it is in memory.
         fixed: What a graph holds fixed, to be compared with ``==``, such as learning rates.
+        on_host: What a replay would leave as it is, to be compared with ``==`` before and after
+            the iterations that warm up.
         backend: Of the device.
 
     Attributes:
@@ -166,10 +172,12 @@ class StepGraph:
         step: Callable[..., tuple[Tensor, ...]],
         *,
         fixed: Callable[[], Any],
+        on_host: Callable[[], Any],
         backend: Backend,
     ):
         self.step = step
         self.fixed = fixed
+        self.on_host = on_host
         self.backend = backend
         self.num_captures = self.num_replays = 0
         self._num_warm = 0
@@ -189,7 +197,7 @@ class StepGraph:
             return self.step(*inputs)
         if self._num_warm < self.warm_up_iterations:
             self._num_warm += 1
-            return self.backend.warm_up(functools.partial(self.step, *inputs))
+            return self._warm_up(inputs)
         fixed = self.fixed()
         if self._replay is not None and fixed != self._captured:
             self._forget_capture()
@@ -201,6 +209,13 @@ class StepGraph:
         torch._foreach_copy_(list(self._inputs), list(inputs))
         self.num_replays += 1
         return tuple(output.clone() for output in self._replay())
+
+    def _warm_up(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        before = self.on_host()
+        outputs = self.backend.warm_up(functools.partial(self.step, *inputs))
+        if self.on_host() != before:
+            self._give_up("a part of the model or the criterion draws or counts on the host")
+        return outputs
 
     def _forget_capture(self) -> None:
         self._replay, self._num_warm = None, self.warm_up_iterations - 1
@@ -232,10 +247,13 @@ def reason_against(strategy: Any, base: type) -> str | None:
         Words for `report`; None: nobody.
     """
     for plugin in strategy.plugins:
-        is_evaluator = isinstance(plugin, EvaluationPlugin)
-        for actor in plugin.metrics if is_evaluator else [plugin]:
+        actors: list[tuple[Any, type]] = [(plugin, SupervisedPlugin)]
+        if isinstance(plugin, EvaluationPlugin):  # which calls all of these in its hooks
+            actors = [(metric, PluginMetric) for metric in plugin.metrics]
+            actors += [(listener, SupervisedPlugin) for listener in plugin.loggers]
+        for actor, of_actor in actors:
             for hook in HOOKS_AMID:
-                if _differs(actor, PluginMetric if is_evaluator else SupervisedPlugin, hook):
+                if _differs(actor, of_actor, hook):
                     return f"{type(actor).__name__} acts in `{hook}`"
     optimizer = strategy.optimizer
     if type(optimizer) is not SGD and not all(g.get("capturable") for g in optimizer.param_groups):
@@ -258,7 +276,8 @@ def reason_against(strategy: Any, base: type) -> str | None:
 
 
 def _parts(strategy: Any) -> list[nn.Module]:
-    return [part for part in (strategy.model, strategy.ssl) if part is not None]
+    parts = (strategy.model, strategy.ssl, strategy._criterion)
+    return [part for part in parts if isinstance(part, nn.Module)]
 
 
 def _differs(instance: Any, base: type, method: str) -> bool:
@@ -271,7 +290,7 @@ def what_stays(strategy: Any, *optimizers: Optimizer) -> Callable[[], list[Any]]
     """What a graph of an iteration holds fixed, as a function to be asked in each iteration.
 
     Args:
-        strategy: With ``model``, ``ssl``, ``views``, ``optimizer`` and ``supervised_weight``.
+        strategy: A `DLCPAStrategy`.
         optimizers: Others that make a step.
     """
     parts = _parts(strategy)
@@ -284,6 +303,9 @@ def what_stays(strategy: Any, *optimizers: Optimizer) -> Callable[[], list[Any]]
         groups = [group for o in (strategy.optimizer, *optimizers) for group in o.param_groups]
         return [
             strategy.supervised_weight,
+            strategy.precision,
+            strategy.classifier_features,
+            strategy.model.classifiers.num_outputs,
             *map(plain_options, (strategy.ssl, strategy.views, strategy._criterion)),
             *(_number(v) for group in groups for name, v in group.items() if name != "params"),
             *(len(group["params"]) for group in groups),
@@ -294,6 +316,32 @@ def what_stays(strategy: Any, *optimizers: Optimizer) -> Callable[[], list[Any]]
         ]
 
     return fixed
+
+
+def on_host(strategy: Any) -> Callable[[], list[Any]]:
+    """What an iteration may change on the host, where no replay would, as a function to be asked.
+
+    States of random generators, and plain attributes of model, head and criterion.
+
+    Args:
+        strategy: A `DLCPAStrategy`.
+    """
+    objects = [module for part in _parts(strategy) for module in part.modules()]
+    if not isinstance(strategy._criterion, nn.Module):
+        objects.append(strategy._criterion)
+
+    def state() -> list[Any]:
+        found = [random.getstate(), *(np.asarray(part).tobytes() for part in np.random.get_state())]
+        if strategy.device.type != "cpu":  # whose own generator it is
+            found.append(torch.get_rng_state().numpy().tobytes())
+        plain = [
+            {name: value for name, value in vars(one).items() if is_plain(value)}
+            for one in objects
+            if hasattr(one, "__dict__")
+        ]
+        return [*found, *plain]
+
+    return state
 
 
 def _states(strategy: Any) -> list[Tensor]:
@@ -317,6 +365,5 @@ def report(reason: str) -> None:
 
 
 def _alike(inputs: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> bool:
-    return all(
-        x.shape == y.shape and x.dtype == y.dtype for x, y in zip(inputs, others, strict=True)
-    )
+    shapes, own = ([(x.shape, x.dtype) for x in tensors] for tensors in (inputs, others))
+    return shapes == own

@@ -30,7 +30,14 @@ from avalanche_dlcpa.arguments import (
 )
 from avalanche_dlcpa.averaging import EMA_DECAY, ParameterAverage
 from avalanche_dlcpa.batch_norm import batch_norms, recalibrate_batch_norm_
-from avalanche_dlcpa.cuda_graph import BACKENDS, StepGraph, reason_against, report, what_stays
+from avalanche_dlcpa.cuda_graph import (
+    BACKENDS,
+    StepGraph,
+    on_host,
+    reason_against,
+    report,
+    what_stays,
+)
 from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.experiences import classes_of, some_samples, task_label_of
 from avalanche_dlcpa.feeding import DEFAULT_CACHE_BYTES, cached
@@ -480,6 +487,7 @@ class DLCPAStrategy(ResumableTemplate):
         assert self._now is not None
         self._now.last_good.keep()
         super()._before_training_epoch(**kwargs)
+        self._expect_graph()
         if self._now.watch is not None:
             self._now.watch.begin(self.clock.train_epoch_iterations)
 
@@ -493,29 +501,35 @@ class DLCPAStrategy(ResumableTemplate):
     # The same as one CUDA graph -----------------------------------------------------------------
 
     def _begin_graph(self) -> None:
-        self._graph = self._step_graph() if self.cuda_graph else None
-
-    def _step_graph(self) -> StepGraph | None:
-        """What runs whole iterations of this experience from `forward`, where nobody would mind."""
-        assert self._now is not None
-        if self.device.type not in BACKENDS:
-            return None
-        reason = reason_against(self, DLCPAStrategy)
-        if self._now.scope.groups is not None:
-            reason = "a plugin mixes in samples of other experiences"
-        if self.ssl is not None and type(self.ssl) not in HEADS.values():
-            reason = f"{type(self.ssl).__name__} may count or draw on the host, unseen by a graph"
-        elif self.ssl is not None and self.ssl.waits_for_device:
-            reason = f"the loss of {type(self.ssl).__name__} waits for the device"
-        if reason is not None:
-            report(reason)
-            return None
+        """Have whole iterations of this experience run from `forward`, where nobody would mind."""
+        self._graph = None
+        if not self.cuda_graph or self.device.type not in BACKENDS:
+            return
         assert self._alignment.optimizer is not None
-        return StepGraph(
+        self._graph = StepGraph(
             self._whole_iteration,
             fixed=what_stays(self, self._alignment.optimizer),
+            on_host=on_host(self),
             backend=BACKENDS[self.device.type](self.device),
         )
+        self._expect_graph()
+
+    def _expect_graph(self) -> None:
+        """Do without, where somebody would mind from now on."""
+        reason = None if self._graph is None else self._reason_against_graph()
+        if reason is not None:
+            self._graph = None
+            report(reason)
+
+    def _reason_against_graph(self) -> str | None:
+        assert self._now is not None
+        if self._now.scope.groups is not None:
+            return "a plugin mixes in samples of other experiences"
+        if self.ssl is not None and type(self.ssl) not in HEADS.values():
+            return f"{type(self.ssl).__name__} may count or draw on the host, unseen by a graph"
+        if self.ssl is not None and self.ssl.waits_for_device:
+            return f"the loss of {type(self.ssl).__name__} waits for the device"
+        return reason_against(self, DLCPAStrategy)
 
     def _whole_iteration(self, targets: Tensor, *images: Tensor) -> tuple[Tensor, Tensor]:
         assert self._now is not None

@@ -11,8 +11,9 @@ from typing import Any
 
 from avalanche_dlcpa.self_supervised import HEADS
 from benchmarks.analyses import ANALYSES
+from benchmarks.given_loss import options_of_loss
 from benchmarks.hyperparameters import batch_size_of, hyperparameters_of
-from benchmarks.methods import METHODS, options_of_loss
+from benchmarks.methods import METHODS
 from benchmarks.names import expect_known
 from benchmarks.settings import SETTINGS
 

@@ -23,6 +23,7 @@ from benchmarks.pool import add_pool_arguments, pool_of
 from benchmarks.run import remove_checkpoints
 from benchmarks.settings import SCALES, SETTINGS
 from benchmarks.tune import choose, complete, to_tune, tune
+from benchmarks.without_runs import COMMANDS
 
 
 def sort_out(cells: Iterable[Cell], folder: Path) -> tuple[list[Cell], list[Cell], dict[Cell, str]]:
@@ -48,6 +49,11 @@ def cells_of(words: argparse.Namespace) -> list[Cell]:
     Raises:
         ValueError: Neither a table or figure nor methods and settings, or an unknown name.
     """
+    if words.experiment in COMMANDS:
+        raise ValueError(
+            f"Expected a table or figure with runs, got '{words.experiment}', which needs none: "
+            f"`{COMMANDS[words.experiment]}` prints it."
+        )
     if words.experiment:
         if words.settings or words.changes or words.ssl:
             raise ValueError(
@@ -132,7 +138,8 @@ def main() -> None:
     except ValueError as error:
         sys.exit(f"{parser.prog}: {error}")
     except KeyboardInterrupt:
-        left = len(sort_out(cells, folder)[0])
+        missing, _, refused = sort_out(cells, folder)
+        left = len(missing) + (len(refused) if words.tune else 0)  # what tuning has not come to
         sys.exit(f"\nstopped with {left} cells left; the same command goes on")
     print(f"{len(missing) - len(failures)} run, {len(failures)} failed, {len(refused)} skipped")
     for cell, reason in failures.items():

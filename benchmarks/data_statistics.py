@@ -1,19 +1,23 @@
 """The paper's table of data set statistics, beside ours, counted with its validation split.
 
-python -m benchmarks.data_statistics --dataset-root DATA
+python -m benchmarks.data_statistics --dataset-root DATA --out results
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from avalanche.benchmarks import NCScenario
 
 from avalanche_dlcpa import streams
+from benchmarks.json_file import save_json
 from benchmarks.markup import Entry, Row, Table, as_text
+from benchmarks.origin import origin_of
 
 DATA_SETS: dict[str, Callable[..., NCScenario]] = {
     "digits": streams.split_digits,
@@ -21,6 +25,7 @@ DATA_SETS: dict[str, Callable[..., NCScenario]] = {
     "CIFAR-100": streams.split_cifar100,
     "Tiny-ImageNet": streams.split_tiny_imagenet,
 }
+FILE = "data_statistics.json"  # in the folder of the results
 COLUMNS = ("input", "classes", "training", "validation", "test")
 # The paper's Table "Dataset statistics".
 PUBLISHED = {
@@ -46,11 +51,15 @@ def row(name: str, **options: Any) -> tuple[str, ...]:
     )
 
 
-def table(names: Iterable[str], **options: Any) -> Table:
-    """Ours, and below it the paper's, of each data set."""
+def table(counted: Mapping[str, Sequence[str]]) -> Table:
+    """Ours, and below it the paper's, of each data set.
+
+    Args:
+        counted: Rows by the names of data sets.
+    """
     rows = []
-    for name in names:
-        lines = {name: row(name, **options), f"{name}, paper": PUBLISHED.get(name, ())}
+    for name, ours in counted.items():
+        lines = {name: ours, f"{name}, paper": PUBLISHED.get(name, ())}
         rows += [Row(label, tuple(map(Entry, texts))) for label, texts in lines.items() if texts]
     return Table(tuple((name,) for name in COLUMNS), tuple(rows), notes=(NOTE,), corner="data set")
 
@@ -64,12 +73,20 @@ def _images_a_class(stream: Iterable[Any]) -> str:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the table, and write what was counted into the folder of the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--dataset-root", help="folder of data already on disk")
     parser.add_argument("--data", nargs="+", choices=DATA_SETS, default=list(DATA_SETS))
+    parser.add_argument("--out", type=Path, default=Path("results"))
     words = parser.parse_args()
-    print(as_text(table(words.data, dataset_root=words.dataset_root)))
+    try:
+        counted = {name: row(name, dataset_root=words.dataset_root) for name in words.data}
+    except FileNotFoundError as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    print(as_text(table(counted)))
+    command = ["python", "-m", "benchmarks.data_statistics", "--data", *words.data]
+    found = {"counted": counted, "provenance": origin_of(command, "cpu")}
+    print(f"wrote {save_json(found, words.out / FILE)}")
 
 
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ class _Iterations(SupervisedPlugin):
     def after_training_iteration(self, strategy: Any, **kwargs: Any) -> None:
         """Take the time since the last one."""
         if strategy.device.type == "cuda":
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(strategy.device)
         now = time.perf_counter()
         if self._since is not None:
             self.seconds.append(now - self._since)
@@ -299,6 +299,9 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dataset-root", help="folder of CIFAR-100; the dry run needs none")
     parser.add_argument("--seconds", type=float, default=500.0, help="for this part")
+    parser.add_argument(
+        "--since", type=float, default=time.time(), help="when they began, since 1970; default: now"
+    )
     parser.add_argument("--out", type=Path, default=Path("results"))
     words = parser.parse_args()
     warnings.filterwarnings("ignore", category=DeprecationWarning)
@@ -310,7 +313,7 @@ def main() -> None:
     check(
         device=words.device,
         dataset_root=words.dataset_root,
-        seconds=words.seconds,
+        seconds=words.seconds - (time.time() - words.since),
         out=words.out,
     )
 

@@ -83,7 +83,7 @@ if [ -z "$only" ]; then
 fi
 check() { # PART SECONDS
     at_most $(($2 > 0 ? $2 + 10 : 10)) "$python" -m benchmarks.gpu_check "$1" "${root[@]}" --device "$device" \
-        --seconds "$2" --out "$out"
+        --seconds "$2" --since "$(date +%s)" --out "$out"
 }
 if [ -z "$only" ]; then
     check graph $(((seconds - SECONDS) / 2)) || graph=$?

@@ -3,6 +3,7 @@
 At the lab scale of the comparison (`lab-cifar100-10`), every method has eight combinations, and
 the schedule of DLCPA, whose learning rates fall to a tenth for the last epoch of a task. DLCPA with
 the crops and the queue of the authors' runs (`lab-cifar100-10-small-crops`) has eight, too.
+At the scale of the paper all have the schedule of the authors' runs.
 DLCPA's weight of the supervised loss is searched on digits, and the paper's elsewhere.
 """
 
@@ -64,12 +65,11 @@ def _joined(*parts: dict[str, list[Grid]]) -> dict[str, list[Grid]]:
     return {name: [grid for part in parts for grid in part.get(name, [])] for name in parts[0]}
 
 
-def _with_schedule(grids: dict[str, list[Grid]]) -> dict[str, list[Grid]]:
-    """The same, with the schedule that DLCPA has, for those that take it."""
+def _with_schedule(grids: dict[str, list[Grid]], last_epochs: int = 1) -> dict[str, list[Grid]]:
+    """The same with the schedule that DLCPA has; PackNet takes none."""
+    schedule: Grid = {"last_epochs": [last_epochs]}
     return {
-        name: of_method
-        if name in ("icarl", "packnet")
-        else [{**grid, "last_epochs": [1]} for grid in of_method]
+        name: of_method if name == "packnet" else [{**grid, **schedule} for grid in of_method]
         for name, of_method in grids.items()
     }
 
@@ -111,11 +111,22 @@ _DIGITS: dict[str, list[Grid]] = {
     "ewc": [{"lr": [0.003, 0.01, 0.03], "strength": [1e2, 1e4, 1e6]}],
     "lwf": [{"lr": [0.003, 0.01, 0.03], "strength": [1.0, 3.0, 10.0]}],
 }
+_PAPER = {
+    **_dlcpa(65_536, lr=[0.005, 0.02], classifier_lr=[0.05, 0.2]),
+    **_baselines([0.01, 0.03, 0.1, 0.2], few=[0.03, 0.1]),
+    "naive": [{"lr": [0.01, 0.03, 0.1, 0.2]}],
+    "ewc": [{"lr": [0.01, 0.03], "strength": [0.1, 1.0]}],
+    "lwf": [{"lr": [0.01, 0.03], "strength": [1.0, 10.0]}],
+}
 GRIDS: dict[str, dict[str, list[Grid]]] = {
     "digits": {
-        **_baselines([0.003, 0.01, 0.03, 0.1], few=[0.01, 0.03]),
-        **_DIGITS,
-        **_a_head_a_task(_DIGITS),
+        **_with_schedule(
+            {
+                **_baselines([0.003, 0.01, 0.03, 0.1], few=[0.01, 0.03]),
+                **_DIGITS,
+                **_a_head_a_task(_DIGITS),
+            }
+        ),
         **_dlcpa(1024, lr=[0.02, 0.05], classifier_lr=[0.05], supervised_weight=[3.0, 10.0]),
         "dlcpa-mocov2": [
             {
@@ -150,13 +161,7 @@ GRIDS: dict[str, dict[str, list[Grid]]] = {
     "lab-cifar100-10-small-crops": {"dlcpa-mocov2": _lab_dlcpa(65_536)["dlcpa-mocov2"]},
     # At the scale of the paper, where nothing was published: for who has a GPU.
     **{
-        name: {
-            **_baselines([0.01, 0.03, 0.1, 0.2], few=[0.03, 0.1]),
-            "naive": [{"lr": [0.01, 0.03, 0.1, 0.2]}],
-            "ewc": [{"lr": [0.01, 0.03], "strength": [0.1, 1.0]}],
-            "lwf": [{"lr": [0.01, 0.03], "strength": [1.0, 10.0]}],
-            **_dlcpa(65_536, lr=[0.005, 0.02], classifier_lr=[0.05, 0.2]),
-        }
-        for name in ("cifar100-10", "tiny-10")
+        name: _with_schedule(_PAPER, last_epochs)
+        for name, last_epochs in (("cifar100-10", 1), ("tiny-10", 10))
     },
 }

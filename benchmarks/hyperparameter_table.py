@@ -6,6 +6,8 @@ python -m benchmarks.hyperparameter_table --setting cifar100-10
 from __future__ import annotations
 
 import argparse
+import csv
+from pathlib import Path
 
 from benchmarks.hyperparameters import PUBLISHED, batch_size_of, hyperparameters_of
 from benchmarks.markup import NOTHING, Entry, Row, Table, as_text
@@ -14,7 +16,8 @@ from benchmarks.names import expect_known
 from benchmarks.settings import SETTINGS
 
 PAPER = ("cifar100-10", "tiny-10")
-COLUMNS = ("batch size", "hyperparameters", "source")
+COLUMNS = ("batch size", "hyperparameters", "source", "paper")
+PRINTED = Path(__file__).with_name("published_hyperparameters.csv")
 NOTE = (
     "Published: in the paper, but classifier_lr and last_epochs in the authors' runs, and "
     "memory_strength in Avalanche."
@@ -24,11 +27,15 @@ NOTE = (
 def table(setting: str) -> Table:
     """What each method runs with in a setting: published, chosen by `benchmarks.tune`, or neither.
 
+    Beside it what the paper's table says of its data set, where it does; below it what that table
+    says of others.
+
     Raises:
         ValueError: An unknown setting.
     """
     plan = SETTINGS[expect_known("setting", setting, SETTINGS)]
     published = PUBLISHED.get(plan.tuned_on or setting, {})
+    printed, others = _printed(setting.removeprefix("lab-").removeprefix("digits-"))
     rows = []
     for name, method in METHODS.items():
         if method.trains_as is not None:
@@ -40,10 +47,23 @@ def table(setting: str) -> Table:
         else:
             texts = ", ".join(f"{key} {value:g}" for key, value in values.items())
             source = "published" if values == published.get(name) else "benchmarks.tune"
-        batch_size = str(batch_size_of(name, setting))
-        rows.append(Row(method.title, tuple(map(Entry, (batch_size, texts, source)))))
+        line = (str(batch_size_of(name, setting)), texts, source, printed.get(name, NOTHING))
+        rows.append(Row(method.title, tuple(map(Entry, line))))
+    for i, (title, text) in enumerate(others.items()):
+        entries = tuple(map(Entry, (*[NOTHING] * (len(COLUMNS) - 1), text)))
+        rows.append(Row(title, entries, begins_part=i == 0))
     heads = tuple((name,) for name in COLUMNS)
     return Table(heads, tuple(rows), title=plan.title, notes=(NOTE,) if published else ())
+
+
+def _printed(setting: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The paper's table in words: of our methods by their names, and of others by their titles."""
+    if setting not in PAPER:
+        return {}, {}
+    with PRINTED.open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    ours = {name: line[setting] for line in lines for name in line["ours"].split()}
+    return ours, {line["method"]: line[setting] for line in lines if not line["ours"]}
 
 
 def main() -> None:

@@ -30,6 +30,12 @@ from benchmarks.orders import order_tables
 from benchmarks.page import Section, write_page
 from benchmarks.settings import SCALES, SETTINGS
 from benchmarks.tables import comparison_table, experiment_table, numbers_behind, results_of
+from benchmarks.without_runs import (
+    COMMANDS,
+    data_section,
+    hyperparameters_section,
+    scales_without_runs,
+)
 
 
 def make_sections(
@@ -53,18 +59,20 @@ def make_sections(
         ValueError: An unknown name, or no results for it.
     """
     if experiment is not None:
-        expect_known("table or figure", experiment, EXPERIMENTS)
+        expect_known("table or figure", experiment, [*EXPERIMENTS, *COMMANDS])
     if setting is not None:
         expect_known("setting", setting, SETTINGS)
         results = [result for result in results if result["setting"] == setting]
     scales = SCALES if scale is None else [expect_known("scale", scale, SCALES)]
     sections = []
     if experiment is not None or setting is None:
-        for name in EXPERIMENTS if experiment is None else [experiment]:
+        for name in EXPERIMENTS if experiment is None else {experiment} & EXPERIMENTS.keys():
             for one in scales:
                 chosen = in_order(results_of(name, one, results))
                 if chosen:
                     sections.append(_experiment_section(name, one, chosen, folder))
+    if setting is None:
+        sections += _sections_without_runs(results, folder, experiment, scale)
     if experiment is None:
         for name in SETTINGS:
             chosen = [r for r in results if r["setting"] == name and r["method"] in METHODS]
@@ -73,11 +81,26 @@ def make_sections(
     if not sections:
         wanted = ", ".join(name for name in (experiment, scale, setting) if name is not None)
         first = f"compare {experiment}" if experiment is not None else "run"
+        if experiment in COMMANDS:
+            first = COMMANDS[experiment].rpartition("benchmarks.")[2]
         raise ValueError(
             f"Expected results{f' of {wanted}' if wanted else ''} in {folder.name}/, got none: run "
             f"benchmarks.{first} first."
         )
     return sections
+
+
+def _sections_without_runs(
+    results: Sequence[Result], folder: Path, experiment: str | None, scale: str | None
+) -> list[Section]:
+    sections = []
+    if experiment == "table5":
+        sections = [hyperparameters_section(scale or "paper")]
+    elif experiment is None:
+        shown = [one for one in scales_without_runs(results) if scale in (None, one)]
+        sections = [hyperparameters_section(one) for one in shown]
+    counted = data_section(folder) if experiment in (None, "table6") else None
+    return [*sections, *([counted] if counted is not None else [])]
 
 
 def _experiment_section(name: str, scale: str, results: list[Result], folder: Path) -> Section:

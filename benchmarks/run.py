@@ -35,7 +35,7 @@ from benchmarks.json_file import save_json
 from benchmarks.memory import reset_peak
 from benchmarks.origin import digest_of, provenance
 from benchmarks.settings import SETTINGS
-from benchmarks.training import Training
+from benchmarks.training import Training, UnknownHyperparameterError
 
 CODE = (Path(avalanche_dlcpa.__file__).parent, Path(__file__).parent)
 CHECKPOINT_MINUTES = 2.0  # besides those between experiences
@@ -199,7 +199,8 @@ def main() -> None:
             checkpoints=checkpoints if words.resume else None,
             on_experience=lambda learned: print(f"learned {learned} experiences", flush=True),
         )
-    except (FileNotFoundError, NonFiniteLossError) as error:  # missing data, or it diverged
+    # Missing data, a hyperparameter that there is not, or it diverged.
+    except (FileNotFoundError, UnknownHyperparameterError, NonFiniteLossError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     print(f"wrote {save_json(result, path)}")
     remove_checkpoints(cell, words.out)

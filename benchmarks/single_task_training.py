@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader
 
 from avalanche_dlcpa import seed_everything
 from avalanche_dlcpa.model_head import detach_head
-from benchmarks.methods import METHODS, take_loss
+from benchmarks.given_loss import take_loss
+from benchmarks.methods import METHODS
 from benchmarks.settings import Setting
 
 BATCH_SIZE = 256  # of everything after training

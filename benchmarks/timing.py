@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -139,7 +140,9 @@ def unavoidable_passes(strategy: DLCPAStrategy) -> Callable[[], Any]:
 
 
 def _synchronizer(device: torch.device) -> Callable[[], None]:
-    return torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    if device.type != "cuda":
+        return lambda: None
+    return functools.partial(torch.cuda.synchronize, device)
 
 
 class EpochTimes(SupervisedPlugin):

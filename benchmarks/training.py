@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -26,11 +27,16 @@ from avalanche_dlcpa.accuracy_matrix import (
 from avalanche_dlcpa.metrics import predicted_classes, scenario_metrics
 from avalanche_dlcpa.training_guards import all_finite
 from benchmarks.cells import Cell
+from benchmarks.given_loss import take_loss
 from benchmarks.memory import kept_bytes, peak_bytes
-from benchmarks.methods import METHODS, take_loss
+from benchmarks.methods import METHODS
 from benchmarks.settings import SETTINGS, Setting
 
 EVAL_BATCH_SIZE = 256
+
+
+class UnknownHyperparameterError(ValueError):
+    """A hyperparameter that a method does not have."""
 
 
 def build_strategy(
@@ -51,23 +57,36 @@ def build_strategy(
         plugins: Beside those of the method.
         metrics: To be kept.
         device: Where to train.
+
+    Raises:
+        UnknownHyperparameterError: A hyperparameter that the method does not have.
     """
     method = METHODS[cell.method]
     network = setting.make_network(setting.num_classes)
     if method.channels_last:
         network = network.to(memory_format=torch.channels_last)
-    return method.build(
-        network,
-        setting=setting,
-        **options,
-        **({"views": setting.make_views()} if method.draws_views else {}),
-        train_mb_size=cell.batch_size,
-        train_epochs=setting.epochs,
-        eval_mb_size=EVAL_BATCH_SIZE,
-        device=device,
-        plugins=plugins,
-        evaluator=EvaluationPlugin(*metrics, loggers=[Silent()]),
-    )
+    try:
+        return method.build(
+            network,
+            setting=setting,
+            **options,
+            **({"views": setting.make_views()} if method.draws_views else {}),
+            train_mb_size=cell.batch_size,
+            train_epochs=setting.epochs,
+            eval_mb_size=EVAL_BATCH_SIZE,
+            device=device,
+            plugins=plugins,
+            evaluator=EvaluationPlugin(*metrics, loggers=[Silent()]),
+        )
+    except TypeError as error:
+        _, _, words = str(error).partition("unexpected keyword argument")
+        unknown = [name for name in options if re.search(rf"\b{name}\b", words)]
+        if not unknown:
+            raise
+        raise UnknownHyperparameterError(
+            f"Expected hyperparameters that {cell.method} has, got {', '.join(unknown)}: "
+            "`python -m benchmarks.hyperparameter_table` shows what it runs with."
+        ) from error
 
 
 class Training:

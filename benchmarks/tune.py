@@ -35,6 +35,7 @@ from benchmarks.methods import METHODS
 from benchmarks.names import expect_known
 from benchmarks.origin import commit
 from benchmarks.pool import Runner, add_pool_arguments, pool_of
+from benchmarks.settings import SETTINGS
 
 TUNING = Path(__file__).parent / "results" / "tuning.csv"
 FIELDS = (
@@ -70,6 +71,21 @@ def propose(grids: list[Grid], *, most: int | None = None) -> list[dict[str, Any
             trial = study.ask()
             proposals.append({name: trial.suggest_categorical(name, grid[name]) for name in grid})
     return proposals
+
+
+def _grids_of(setting: str) -> dict[str, list[Grid]]:
+    """What is tried in a setting.
+
+    Raises:
+        ValueError: An unknown setting, or one that takes the values of another.
+    """
+    if setting in SETTINGS and setting not in GRIDS:
+        source = SETTINGS[setting].tuned_on
+        raise ValueError(
+            f"Expected a setting with a grid of its own, got '{setting}', which runs with what is "
+            f"chosen in {source}: tune that."
+        )
+    return GRIDS[expect_known("setting with a grid", setting, GRIDS)]
 
 
 def to_tune(setting: str) -> list[str]:
@@ -193,7 +209,7 @@ def tune(
         Why trials failed. Those whose loss was not finite have a row with accuracies of 0; others
         have none, and are run again.
     """
-    grids = GRIDS[expect_known("setting with a grid", setting, GRIDS)]
+    grids = _grids_of(setting)
     wanted = {
         method: propose(grids[expect_known("method", method, grids)], most=most)
         for method in methods
@@ -201,7 +217,7 @@ def tune(
     if num_finalists is None:
         return _try_all(setting, wanted, seeds, run, folder, path)
     failures = _try_all(setting, wanted, seeds[:1], run, folder, path)
-    rows = read_rows(path)
+    rows = in_grids(read_rows(path))
     left = {
         method: finalists(rows, setting, method, seed=seeds[0], count=num_finalists)
         for method in complete(wanted, failures)
@@ -246,6 +262,10 @@ def _row(cell: Cell, result: Result | None) -> tuple[Any, ...]:
         scores = ["" if METHODS[cell.method].needs_task_labels else "0.0", "0.0"]
         code = commit()
     else:
+        if result["judged_on"] != "valid_stream":
+            raise ValueError(
+                f"Expected a trial to be judged on valid_stream, got {result['judged_on']}."
+            )
         found = [result[scenario]["ACC"] for scenario in ("class_il", "task_il")]
         scores = ["" if value is None else f"{value:.4f}" for value in found]
         code = result["provenance"]["commit"]
@@ -266,8 +286,9 @@ def complete(methods: Iterable[str], failures: Mapping[Cell, str]) -> list[str]:
     return [method for method in methods if method not in broken]
 
 
-def choose(setting: str, methods: Iterable[str], path: Path = CHOSEN) -> None:
-    """Write what is best, method by method, into the file of the chosen values."""
+def choose(setting: str, methods: Iterable[str], path: Path = CHOSEN) -> dict[str, dict[str, Any]]:
+    """Write what is best, method by method, into the file of the chosen values; returns it."""
+    methods = list(methods)
     chosen = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     rows = in_grids(read_rows())
     for method in methods:
@@ -277,6 +298,7 @@ def choose(setting: str, methods: Iterable[str], path: Path = CHOSEN) -> None:
         for setting, values in chosen.items()
     }
     save_json(in_order, path)
+    return {method: chosen[setting][method] for method in methods}
 
 
 def main() -> None:
@@ -294,7 +316,7 @@ def main() -> None:
     add_pool_arguments(parser)
     words = parser.parse_args()
     try:
-        setting = expect_known("setting with a grid", words.setting, GRIDS)
+        setting = words.setting
         methods = words.methods or to_tune(setting)
         with tempfile.TemporaryDirectory() as folder:
             failures = tune(
@@ -306,14 +328,15 @@ def main() -> None:
                 most=words.trials,
                 num_finalists=words.finalists,
             )
-        chosen = complete(methods, failures)
-        choose(setting, chosen)
+        chosen = choose(setting, complete(methods, failures))
     except (ValueError, ImportError) as error:
         parser.error(str(error))
+    except KeyboardInterrupt:
+        sys.exit(f"\nstopped; {TUNING.name} has what was tried, and the same command goes on")
     for cell, reason in failures.items():
         print(f"failed: {cell.name}: {reason}")
-    for method in chosen:
-        print(method, json.dumps(best(read_rows(), setting, method)))
+    for method, entry in chosen.items():
+        print(method, json.dumps(entry))
     left = [method for method in methods if method not in chosen]
     if left:
         sys.exit(f"nothing was chosen for {', '.join(left)}: the same command tries again")

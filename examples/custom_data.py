@@ -9,7 +9,7 @@ from avalanche_dlcpa import DLCPAStrategy, PaperViews
 from avalanche_dlcpa.backbones import resnet18
 
 # Images already normalised with mean 0.5 and deviation 0.25: the views must know these constants.
-# Where the stream's transforms contain a torchvision Normalize, they find them by themselves.
+# Where the stream has a torchvision Normalize, the views find the constants by themselves.
 labels = torch.arange(400) % 4
 images = (torch.rand(400, 3, 16, 16) * 0.5 + labels.view(-1, 1, 1, 1) / 8 - 0.5) / 0.25
 dataset = TensorDataset(images, labels)

@@ -1,4 +1,7 @@
-"""DLCPA in the place of EWC: the same keyword arguments, the same loop."""
+"""DLCPA in the place of EWC: the same keyword arguments, the same loop.
+
+Two epochs, and views for natural images on digits: this shows the loop, not what DLCPA can do.
+"""
 
 from avalanche.training.plugins import EvaluationPlugin
 from torch.nn import CrossEntropyLoss

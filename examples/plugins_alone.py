@@ -15,7 +15,7 @@ model = resnet18(num_classes=10, in_channels=1, width=8)
 class_il, task_il = scenario_metrics()
 
 average = CumulativeParameterAveragingPlugin()  # evaluation answers with average.averaged_model
-alignment = ClassifierAlignmentPlugin(average, lr=0.1)  # whose last layer follows its features
+alignment = ClassifierAlignmentPlugin(average, lr=0.1)  # its last layer, trained anew
 strategy = EWC(
     model=model,
     optimizer=SGD(model.parameters(), lr=0.05),

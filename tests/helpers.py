@@ -8,6 +8,7 @@ import resource
 import signal
 
 import numpy as np
+import pytest
 import torch
 from avalanche.benchmarks import (
     class_incremental_benchmark,
@@ -21,6 +22,8 @@ from avalanche.models import IncrementalClassifier, SimpleCNN, SimpleMLP, SlimRe
 from PIL import Image
 from torch import nn
 from torch.optim import SGD
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import TensorDataset
 from torchvision.models import resnet18
 from torchvision.transforms import Compose, Normalize, ToTensor
@@ -279,3 +282,33 @@ def small_disk():
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
+
+
+class Operations(TorchDispatchMode):
+    """Names of all operations, of those with results on the CPU, and the devices of all results."""
+
+    def __init__(self):
+        super().__init__()
+        self.names, self.on_host, self.devices = set(), set(), set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        self.names.add(name)
+        result = func(*args, **(kwargs or {}))
+        places = {getattr(leaf, "device", None) for leaf in tree_leaves(result)}
+        self.on_host |= {name} if torch.device("cpu") in places else set()
+        self.devices |= places
+        return result
+
+
+WAITING_OPERATIONS = {
+    *("_local_scalar_dense", "nonzero", "masked_select"),
+    *("lift_fresh", "index", "index_put_"),
+}
+
+# Without a device its tensors can be faked, by a CUDA build; by torch 2.6 with a device alone.
+needs_cuda_build = pytest.mark.skipif(
+    not torch.backends.cuda.is_built()
+    or (torch.__version__ < "2.7" and not torch.cuda.is_available()),
+    reason="needs a CUDA build, but no device; with torch 2.6 a device, too",
+)

@@ -1,3 +1,4 @@
+import csv
 import dataclasses
 import json
 import re
@@ -194,12 +195,26 @@ def test_a_trial_that_was_not_tried_with_every_seed_is_not_chosen():
 
 
 def test_hyperparameters_are_those_that_tuning_chose():
-    rows = tune.read_rows()
+    rows = tune.in_grids(tune.read_rows())
     chosen = json.loads(CHOSEN.read_text())
     assert chosen
     for setting, methods in chosen.items():
         for method, entry in methods.items():
             assert entry == tune.best(rows, setting, method), (setting, method)
+
+
+def test_trials_of_earlier_grids_are_kept_and_not_chosen_from(tmp_path, monkeypatch):
+    grids = [{"lr": [0.1, 0.2], "strength": [1.0]}, {"lr": [0.3]}]
+    monkeypatch.setitem(GRIDS, "digits", {"ewc": grids})
+    joined = '{"lr": 0.2, "strength": 1.0}'
+    of_today = [trial_row(words, "0.1", "0.5") for words in ('{"lr": 0.3}', joined)]
+    earlier = [trial_row(words, "0.9", "0.9") for words in ('{"lr": 0.1}', '{"lr": 0.4}')]
+    other = [trial_row('{"lr": 0.3}', "0.9", "0.9", method="lwf")]
+    assert tune.in_grids([*earlier, *of_today, *other]) == of_today
+    monkeypatch.setattr(tune, "read_rows", lambda: [*earlier, *of_today])
+    tune.choose("digits", ["ewc"], tmp_path / "chosen.json")
+    entry = json.loads((tmp_path / "chosen.json").read_text())["digits"]["ewc"]
+    assert (entry["hyperparameters"], entry["num_trials"]) == ({"lr": 0.3}, 2)
 
 
 def test_optuna_goes_through_every_combination_once():
@@ -247,7 +262,56 @@ def test_tuning_adds_a_row_a_trial_and_runs_none_again(tmp_path, monkeypatch):
         assert "logs/" not in reason  # which are gone with the folder
     tune.tune(TWIN, grids, [0], run_here, folder=tmp_path, path=path)
     assert [len(cells) for cells in asked] == [3, 0]
+    assert all(cell.validation for cell in asked[0])
     assert tune.best(rows, TWIN, "naive")["hyperparameters"] == {"lr": 0.01}
+
+
+def test_no_row_is_made_of_a_result_on_the_test_set(tmp_path, monkeypatch):
+    monkeypatch.setitem(GRIDS, TWIN, {"naive": [{"lr": [0.01]}]})
+
+    def on_the_test_set(cells):
+        for cell in cells:
+            accuracy = {"ACC": 0.5}
+            found = {"class_il": accuracy, "task_il": accuracy, "provenance": {"commit": "0"}}
+            found |= {"judged_on": "test_stream", "format": FORMAT}
+            save_json(found, result_path(cell, tmp_path))
+            yield [Progress(cell, cell.num_experiences, ended=True)]
+
+    path = tmp_path / "tuning.csv"
+    with pytest.raises(ValueError, match="judged on valid_stream, got test_stream"):
+        tune.tune(TWIN, ["naive"], [0], on_the_test_set, folder=tmp_path, path=path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(("setting", "message"), [
+    ("lab-tiny-10", "got 'lab-tiny-10', which runs with what is chosen in lab-cifar100-10: tune"),
+    ("lab-tinny-10", "Expected a setting with a grid by name, got 'lab-tinny-10'"),
+])  # fmt: skip
+def test_a_setting_that_is_not_tuned_is_told_from_one_that_there_is_not(
+    setting, message, monkeypatch, capsys
+):
+    monkeypatch.setattr(sys, "argv", ["tune", "--setting", setting])
+    with pytest.raises(SystemExit):
+        tune.main()
+    assert message in capsys.readouterr().err
+
+
+def test_ctrl_c_while_tuning_says_how_to_go_on(monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tune, "tune", stopped)
+    monkeypatch.setattr(sys, "argv", ["tune", "--setting", "digits", "--methods", "naive"])
+    with pytest.raises(SystemExit, match="has what was tried, and the same command goes on"):
+        tune.main()
+
+
+def test_a_hyperparameter_that_a_method_does_not_have_is_named(tmp_path, monkeypatch):
+    words = ["run", "--method", "naive", "--setting", TWIN, "--set", "strength=1"]
+    monkeypatch.setattr(sys, "argv", [*words, "--out", str(tmp_path)])
+    with pytest.raises(SystemExit, match="Expected hyperparameters that naive has, got strength:"):
+        run.main()
+    assert not list(tmp_path.iterdir())
 
 
 def test_finalists_alone_are_tried_with_further_seeds(tmp_path, monkeypatch):
@@ -259,13 +323,20 @@ def test_finalists_alone_are_tried_with_further_seeds(tmp_path, monkeypatch):
             lr = dict(cell.changes)["lr"]
             accuracy = {"ACC": {0.01: 0.3, 0.02: 0.5, 0.03: 0.4, 1e30: 0.0}[lr]}
             found = {"class_il": accuracy, "task_il": accuracy, "provenance": {"commit": "0"}}
-            save_json({**found, "format": FORMAT}, result_path(cell, tmp_path))
+            found |= {"judged_on": "valid_stream", "format": FORMAT}
+            save_json(found, result_path(cell, tmp_path))
             yield [Progress(cell, cell.num_experiences, ended=True)]
 
+    earlier = trial_row('{"lr": 0.5, "momentum": 0.9}', "0.9", "0.9", method="naive")
+    with path.open("w", newline="") as file:  # of an earlier grid: it cannot be tried any more
+        writer = csv.DictWriter(file, tune.FIELDS)
+        writer.writeheader()
+        writer.writerow({**earlier, "setting": TWIN})
     for _ in range(2):  # the second time, nothing is missing
         options = {"folder": tmp_path, "path": path, "num_finalists": 2}
         assert tune.tune(TWIN, ["naive"], [0, 1, 2], invent, **options) == {}
     rows = [(row["seed"], json.loads(row["hyperparameters"])["lr"]) for row in tune.read_rows(path)]
+    assert rows.pop(0) == ("0", 0.5)
     assert sorted(rows[:4]) == [("0", 0.01), ("0", 0.02), ("0", 0.03), ("0", 1e30)]
     assert sorted(rows[4:]) == [("1", 0.02), ("1", 0.03), ("2", 0.02), ("2", 0.03)]
 
@@ -428,7 +499,7 @@ def test_the_commits_that_results_name_are_in_the_history():
 
     if commit() == "unknown" or "true" in git("rev-parse", "--is-shallow-repository").stdout:
         pytest.skip("no clone, or one without its history")
-    texts = [path.read_text() for path in RESULTS.rglob("*_seed*.json")]
+    texts = [path.read_text() for path in RESULTS.rglob("*.json")]
     named = {name for text in texts for name in re.findall(r'"commit": "(\w+)\+?"', text)}
     assert len(named) > 5
     lost = [name for name in named if git("merge-base", "--is-ancestor", name, "HEAD").returncode]

@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 
-from benchmarks import compare, live
+from benchmarks import compare, hyperparameters, live
 from benchmarks.cells import Cell, checkpoints_path, grid, read_result, result_path
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.grids import GRIDS
@@ -58,13 +58,16 @@ def test_a_grid_killed_three_times_ends_with_the_results_of_an_undisturbed_one(
     undisturbed, tmp_path
 ):
     generator = random.Random(0)
-    for _ in range(3):
+    for life in range(3):
         process = subprocess.Popen(
             [*COMMAND, tmp_path], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             start_new_session=True,
         )  # fmt: skip
         wait_for_a_cell(tmp_path, process)
-        time.sleep(generator.uniform(0, 1))
+        if life == 0:  # amid the training of a cell that goes on from its checkpoint
+            wait_for(lambda: any(tmp_path.glob("*.checkpoints/*")), process)
+        else:
+            time.sleep(generator.uniform(0, 4))
         process.send_signal(signal.SIGKILL)
         process.wait()
         wait_for_orphans(tmp_path)
@@ -80,7 +83,11 @@ def test_a_grid_killed_three_times_ends_with_the_results_of_an_undisturbed_one(
 def wait_for_a_cell(folder, process):
     """Until the process has added a result."""
     before = len(list(folder.glob("*.json")))
-    while len(list(folder.glob("*.json"))) == before:
+    wait_for(lambda: len(list(folder.glob("*.json"))) > before, process)
+
+
+def wait_for(happened, process):
+    while not happened():
         assert process.poll() is None
         time.sleep(0.05)
 
@@ -193,6 +200,18 @@ def test_checkpoints_that_a_kill_has_left_beside_a_result_are_removed(tmp_path, 
         compare.main()
     assert end.value.code == 0
     assert not checkpoints_path(cell, tmp_path).exists()
+
+
+def test_ctrl_c_while_tuning_counts_what_is_left(tmp_path, monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compare, "tune", stopped)
+    monkeypatch.setattr(hyperparameters, "CHOSEN", tmp_path / "nothing.json")
+    words = ["compare", "--tune", "--methods", "naive", "--settings", TWIN, "--seeds", "0", "1"]
+    monkeypatch.setattr(sys, "argv", [*words, "--out", str(tmp_path)])
+    with pytest.raises(SystemExit, match="stopped with 2 cells left; the same command goes on"):
+        compare.main()
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):

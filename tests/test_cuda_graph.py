@@ -5,22 +5,29 @@ capture is tested; tests marked gpu capture for real.
 """
 
 import copy
+import io
 import logging
+import random
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from avalanche.evaluation.metrics import accuracy_metrics, loss_metrics
+from avalanche.logging import TextLogger
 from avalanche.training.plugins import (
     EvaluationPlugin,
     LRSchedulerPlugin,
     ReplayPlugin,
 )
 from helpers import (
+    WAITING_OPERATIONS,
+    Operations,
     Probe,
     SmallCNN,
     assert_same_state,
     nc_stream,
+    needs_cuda_build,
     seed_everything,
     small_head,
     state_of,
@@ -28,11 +35,15 @@ from helpers import (
     tensors_stream,
 )
 from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.optim import SGD, Adagrad, Adam
 from torch.optim.lr_scheduler import MultiStepLR, StepLR
 
-from avalanche_dlcpa import DLCPAStrategy, cuda_graph
+from avalanche_dlcpa import DLCPAStrategy, PaperViews, cuda_graph
+from avalanche_dlcpa.learning_steps import LearningSteps
+from avalanche_dlcpa.loss_watch import LossWatch
 from avalanche_dlcpa.self_supervised import HEADS
+from avalanche_dlcpa.task_classifiers import scope_of
 
 
 class Counts(NamedTuple):
@@ -113,7 +124,9 @@ def test_the_rest_of_an_epoch_does_not_decide_what_is_captured():
     def step(x):
         return (2 * x,)
 
-    graph = cuda_graph.StepGraph(step, fixed=lambda: 0, backend=OnStaticTensors())
+    graph = cuda_graph.StepGraph(
+        step, fixed=lambda: 0, on_host=lambda: 0, backend=OnStaticTensors()
+    )
     for size in (3, 8, 3, 8, 8, 8):
         x = torch.arange(float(size))
         assert torch.equal(graph(x)[0], 2 * x)
@@ -197,10 +210,12 @@ def test_a_learning_rate_that_always_changes_ends_the_graph(graphs, log):
         ),
         lambda strategy: moved(strategy.model.plastic.conv.weight),
         lambda strategy: moved(strategy.model.stable.norm.running_mean),
+        lambda strategy: setattr(strategy, "precision", "bf16"),
+        lambda strategy: setattr(strategy, "classifier_features", "plastic"),
     ],
     ids=[
         *("weight", "temperature", "frozen layer", "frozen statistics", "momentum", "optimizer"),
-        *("moved weights", "moved statistics"),
+        *("moved weights", "moved statistics", "precision", "classifier features"),
     ],
 )
 def test_what_a_graph_holds_fixed_may_change_at_an_epoch(graphs, change):
@@ -271,6 +286,106 @@ def test_metrics_that_act_amid_an_iteration_are_heard(graphs, log, hook):
     assert f"Listening acts in `{hook}`" in log.text
 
 
+@pytest.mark.parametrize("hook", cuda_graph.HOOKS_AMID)
+def test_loggers_that_act_amid_an_iteration_are_heard(graphs, log, hook):
+    class Listening(TextLogger):
+        pass
+
+    setattr(Listening, hook, lambda self, strategy, metrics, **_: None)
+    seen, model = Probe(after_training_epoch=counts), SmallCNN()
+    strategy = DLCPAStrategy(
+        model=model, optimizer=SGD(model.parameters(), lr=0.1), ssl=None, train_mb_size=16,
+        evaluator=EvaluationPlugin(loggers=[Listening(io.StringIO())]), plugins=[seen],
+    )  # fmt: skip
+    strategy.train(tensors_stream(size=8).train_stream[0])
+    assert seen.seen["after_training_epoch"] == [None]
+    assert f"Listening acts in `{hook}`" in log.text
+
+
+class Counting(nn.CrossEntropyLoss):
+    """A loss that grows with every step, by a number on the host."""
+
+    calls = 0
+
+    def forward(self, logits, targets):
+        self.calls += 1
+        return (1 + self.calls / 100) * super().forward(logits, targets)
+
+
+class Drawing(SmallCNN):
+    """A network that leaves out its noise at random, as the host draws."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.draw = draw
+
+    def forward(self, x):
+        return super().forward(x + 0.1 if self.draw() < 0.5 else x)
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand], ids=["Python", "NumPy"])
+def test_a_network_that_draws_on_the_host_is_not_captured(graphs, log, draw):
+    def weights(*, cuda_graph):
+        seed_everything()
+        strategy = strategy_of(
+            Drawing(draw), ssl=small_head("simclr"), train_epochs=4, cuda_graph=cuda_graph
+        )
+        strategy.train(tensors_stream(size=8, per_class=20).train_stream[0])
+        return state_of(strategy.model)
+
+    graphed = weights(cuda_graph=True)
+    assert not graphs.steps
+    assert "a part of the model or the criterion draws or counts on the host" in log.text
+    assert_same_state(graphed, weights(cuda_graph=False))
+
+
+def test_a_criterion_that_counts_on_the_host_is_not_captured(graphs, log):
+    def weights(*, cuda_graph):
+        seed_everything()
+        strategy = strategy_of(
+            SmallCNN(), ssl=None, criterion=Counting(), train_epochs=4, cuda_graph=cuda_graph
+        )
+        strategy.train(tensors_stream(size=8, per_class=20).train_stream[0])
+        return state_of(strategy.model)
+
+    graphed = weights(cuda_graph=True)
+    assert not graphs.steps
+    assert "a part of the model or the criterion draws or counts on the host" in log.text
+    assert_same_state(graphed, weights(cuda_graph=False))
+
+
+def test_the_generator_of_the_host_is_watched_where_the_device_has_its_own():
+    strategy = strategy_of(SmallCNN())
+    on_host = cuda_graph.on_host(strategy)
+    before = on_host()
+    torch.rand(1)
+    assert on_host() == before  # it is the device's
+    strategy.device = torch.device("meta")
+    before = on_host()
+    assert on_host() == before
+    torch.rand(1)
+    assert on_host() != before
+
+
+def test_a_replay_returns_columns_for_classes_that_were_evaluated_meanwhile(graphs):
+    def widen(strategy):
+        if strategy.clock.train_exp_epochs == 6:
+            strategy.model.classifiers.widen(9)  # as an evaluation of other experiences does
+
+    seed_everything()
+    seen = Probe(
+        before_training_epoch=widen,
+        after_training_iteration=lambda s: s.mb_output.shape[1],
+        after_training_epoch=counts,
+    )
+    strategy = strategy_of(SmallCNN(), ssl=small_head("simclr"), train_epochs=8, plugins=[seen])
+    strategy.train(tensors_stream(size=8, per_class=20).train_stream[0])
+    widths = seen.seen["after_training_iteration"]  # of three mini-batches an epoch
+    assert max(widths[:18]) < 9
+    assert set(widths[18:]) == {9}
+    assert [one.num_captures for one in seen.seen["after_training_epoch"]][5:] == [1, 2, 2]
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
@@ -331,6 +446,34 @@ def test_hooks_of_a_model_are_heard(graphs, log, watch, reason):
     handle.remove()
     assert seen.seen["after_training_epoch"] == [None]
     assert reason in log.text
+
+
+def test_hooks_that_come_later_are_heard_from_then_on(graphs, log):
+    heard = []
+
+    def listen(strategy):
+        if strategy.clock.train_exp_epochs == 3:
+            norm = strategy.model.plastic.norm
+            norm.register_forward_hook(lambda *_: heard.append(strategy.clock.train_exp_epochs))
+
+    model, seen = SmallCNN(), Probe(before_training_epoch=listen, after_training_epoch=counts)
+    strategy = strategy_of(model, ssl=small_head("simclr"), plugins=[seen], train_epochs=5)
+    strategy.train(tensors_stream(size=8, per_class=20).train_stream[0])
+    assert [graph is None for graph in seen.seen["after_training_epoch"]] == 3 * [False] + 2 * [
+        True
+    ]
+    assert set(heard) == {3, 4}
+    assert "each pass through 'plastic.norm'" in log.text
+
+
+def test_another_number_of_views_is_no_mini_batch_of_the_graph():
+    graph = cuda_graph.StepGraph(
+        lambda *views: (sum(views),), fixed=lambda: 0, on_host=lambda: 0, backend=OnStaticTensors()
+    )
+    for _ in range(5):
+        assert graph(torch.ones(4), torch.ones(4))[0].tolist() == 4 * [2]
+    assert graph(torch.ones(4))[0].tolist() == 4 * [1]
+    assert graph.num_replays == 2
 
 
 def test_a_head_of_ones_own_is_not_graphed(graphs, log):
@@ -397,6 +540,75 @@ def test_nothing_of_an_experience_stays(graphs):
     assert strategy._graph_loss.numel() == 0
 
 
+# Without one, on tensors of a GPU that have no values -------------------------------------------
+
+
+@pytest.fixture
+def without_values(monkeypatch):
+    """What torch cannot do with such tensors: copy or move modules, and go backward."""
+
+    def copied(tensor, memo):
+        return memo.setdefault(id(tensor), torch.empty_like(tensor))
+
+    monkeypatch.setattr(torch.Tensor, "__deepcopy__", copied)
+    monkeypatch.setattr(nn.Module, "to", lambda module, *_, **__: module)
+    monkeypatch.setattr(torch.autograd, "grad", lambda _, xs: tuple(map(torch.empty_like, xs)))
+    with FakeTensorMode():
+        yield torch.device("cuda:0")
+
+
+def operations_of_an_iteration(device, monkeypatch, ssl, **options):
+    """Those of the whole iteration, the second of an experience, but for the backward pass."""
+    with device:
+        strategy = strategy_of(
+            SmallCNN(), ssl=small_head(ssl), device=str(device), momentum=0.9,
+            views=PaperViews(mean=[0.5, 0.4, 0.3], std=[0.2]), **options,
+        )  # fmt: skip
+        if strategy.ssl is not None:
+            strategy.ssl.before_training_exp()
+        model = strategy.model
+        model.classifiers.add(0, [3, 1, 2])
+        scope = scope_of(model.classifiers, 0, [3, 1, 2], mixed=False)
+        steps = LearningSteps(strategy, scope=scope, temporary=None, watch=LossWatch(device))
+        strategy._average.begin(0)
+        strategy._alignment.begin(p for layer in scope.layers for p in layer.parameters())
+
+    def backward(loss):
+        for parameter in (p for group in strategy.optimizer.param_groups for p in group["params"]):
+            parameter.grad = torch.empty_like(parameter)
+
+    monkeypatch.setattr(torch.Tensor, "backward", backward)
+    x = torch.empty(16, 3, 8, 8, device=device)
+    y = torch.empty(16, dtype=torch.long, device=device)
+    for _ in range(2):
+        with Operations() as operations:
+            steps.whole(scope.targets(y, None), strategy._make_views(x))
+    return operations
+
+
+@needs_cuda_build
+@pytest.mark.parametrize("ssl", [None, *sorted(set(HEADS) - set(WAITING))])
+def test_no_operation_of_an_iteration_waits_for_the_device_or_copies_to_it(
+    without_values, monkeypatch, ssl
+):
+    operations = operations_of_an_iteration(without_values, monkeypatch, ssl)
+    by_places = {"index"}  # by numbers, not by a mask, which would not go through without values
+    assert not operations.names & (WAITING_OPERATIONS - by_places)
+    assert "_foreach_lerp_" in operations.names  # down to the average
+    assert operations.devices <= {None, without_values, torch.device("cpu")}
+    assert operations.on_host <= {"empty"}  # of nothing, in the place of the mini-batch
+
+
+@needs_cuda_build
+def test_a_loss_that_looks_at_a_number_would_be_noticed(without_values, monkeypatch):
+    class Looking(nn.CrossEntropyLoss):
+        def forward(self, logits, targets):
+            return super().forward(logits, targets) * float(logits.sum())
+
+    with pytest.raises(DataDependentOutputException):
+        operations_of_an_iteration(without_values, monkeypatch, None, criterion=Looking())
+
+
 # Where a GPU is ----------------------------------------------------------------------------------
 
 
@@ -447,7 +659,8 @@ def test_adam_is_captured_where_it_can_be(log, capturable):
         device="cuda",
     )  # fmt: skip
     strategy.train(tensors_stream(size=8).train_stream[0])
-    assert (seen.seen["after_training_epoch"][-1] is not None) == capturable
+    last = seen.seen["after_training_epoch"][-1]
+    assert (last is not None and last.num_replays > 0) == capturable
     assert ("capturable" in log.text) != capturable
     assert all(parameter.isfinite().all() for parameter in model.parameters())
 

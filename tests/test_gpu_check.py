@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -218,3 +219,13 @@ exec {sys.executable} "$@"
     words = "tests ended with {}, throughput with {}, graph with {}, row with {}".format(*codes)
     assert words in done.stdout
     assert done.returncode == 1
+
+
+def test_seconds_count_from_when_they_were_given(monkeypatch, tmp_path):
+    given = {}
+    monkeypatch.setattr(benchmarks.gpu_check, "check_row", given.update)
+    monkeypatch.setitem(cuda_graph.BACKENDS, "cpu", WithoutCapture)  # taken out again at the end
+    words = ["--device", "cpu", "--seconds", "100", "--since", str(time.time() - 40)]
+    monkeypatch.setattr(sys, "argv", ["gpu_check", "row", *words, "--out", str(tmp_path)])
+    benchmarks.gpu_check.main()
+    assert 50 < given["seconds"] <= 60

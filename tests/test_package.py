@@ -1,6 +1,7 @@
 """The built wheel outside the checkout, and the examples as a user runs them."""
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -91,3 +92,31 @@ def test_examples_run(example, tmp_path):
     assert result.returncode == 0, result.stderr[-2000:]
     results = ("after learning task i", "Top1_Acc_Stream", "Class-IL: digit ")
     assert any(words in result.stdout for words in results)
+
+
+def test_the_code_of_the_readme_runs(tmp_path):
+    """On digits, with a small network and one epoch."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    code = "\n".join(blocks)
+    for shown, small in {
+        "split_cifar100(10, augment=False)": "split_digits(5)",
+        "import split_cifar100": "import split_digits",
+        "resnet18(num_classes=100)": "resnet18(num_classes=10, in_channels=1, width=4)",
+        'device="cuda"': 'device="cpu"',
+        "train_epochs=100": "train_epochs=1",
+        "[99]": "[1]",
+    }.items():
+        assert code.count(shown) == 1, shown
+        code = code.replace(shown, small)
+    code = code.replace("strategy = DLCPAStrategy(\n    model=model", AGAIN)
+    result = run("-W", "ignore", "-c", code, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    first, *_, last = result.stdout.splitlines()
+    assert [0 <= float(number) <= 1 for number in first.split()] == [True, False]  # BWT of one task
+    assert last.endswith("]]")
+
+
+AGAIN = """model = resnet18(num_classes=10, in_channels=1, width=4)
+strategy = DLCPAStrategy(
+    model=model"""

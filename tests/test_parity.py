@@ -45,13 +45,14 @@ class Playback(SupervisedPlugin):
             strategy.ssl.queue.copy_(self.recording.tensor(f"task{self.task}/queue"))
 
     def before_training_iteration(self, strategy, **kwargs):
-        strategy.mbatch[1] = self.recording.tensor(f"task{self.task}/labels")[self.step]
+        labels = self.recording.tensor(f"task{self.task}/labels")[self.step]
+        strategy.mbatch[1] = labels.to(strategy.device)
 
     def views(self, x):
         view1 = self.recording.tensor(f"task{self.task}/view1")[self.step]
         view2 = self.recording.tensor(f"task{self.task}/view2")[self.step]
         self.step += 1
-        return view1, view2
+        return view1.to(x.device), view2.to(x.device)
 
 
 def recorded_strategy(name, head, average_source, **options):
@@ -102,7 +103,7 @@ def assert_state(module, expected):
     assert expected.keys() <= state.keys()
     for key, value in expected.items():
         torch.testing.assert_close(
-            state[key], value, rtol=1e-4, atol=1e-4, msg=lambda m, k=key: f"{k}: {m}"
+            state[key].cpu(), value, rtol=1e-4, atol=1e-4, msg=lambda m, k=key: f"{k}: {m}"
         )
 
 
@@ -119,14 +120,35 @@ class OnStaticTensors:
         return run
 
 
-@pytest.mark.parametrize("path", ["hook by hook", "avalanche's loader", "graph", "channels last"])
-@pytest.mark.parametrize(
+def assert_follows(recording, strategy):
+    for task, experience in enumerate(two_tasks().train_stream):
+        strategy.train(experience)
+        at = f"task{task}"
+        assert_state(strategy.model.plastic, recording.state(f"{at}/plastic"))
+        assert_state(strategy.model.stable, recording.state(f"{at}/stable"))
+        if isinstance(strategy.ssl, SimCLR):
+            assert_state(strategy.ssl.projector, recording.state(f"{at}/projector"))
+        else:
+            assert_state(strategy.ssl.momentum_encoder, recording.state(f"{at}/momentum"))
+        classifier = recording.state(f"{at}/classifier")
+        layers = strategy.model.classifiers.layers
+        learned = 2 * (task + 1)
+        for part in ("weight", "bias"):
+            ours = torch.cat([getattr(layer, part) for layer in layers])
+            torch.testing.assert_close(ours.cpu(), classifier[part][:learned], rtol=1e-4, atol=1e-4)
+
+
+with_each_head = pytest.mark.parametrize(
     ("name", "head", "average_source"),
     [
         ("simclr", SimCLR, "plastic"),
         ("mocov2", lambda: MoCoV2(queue_size=64), "momentum"),
     ],
 )
+
+
+@pytest.mark.parametrize("path", ["hook by hook", "avalanche's loader", "graph", "channels last"])
+@with_each_head
 def test_training_follows_the_recorded_weights(name, head, average_source, path, monkeypatch):
     backend = OnStaticTensors()
     if path == "graph":
@@ -138,19 +160,16 @@ def test_training_follows_the_recorded_weights(name, head, average_source, path,
     if path == "channels last":
         strategy.model.to(memory_format=torch.channels_last)
         strategy.ssl.to(memory_format=torch.channels_last)
-    for task, experience in enumerate(two_tasks().train_stream):
-        strategy.train(experience)
-        at = f"task{task}"
-        assert_state(strategy.model.plastic, recording.state(f"{at}/plastic"))
-        assert_state(strategy.model.stable, recording.state(f"{at}/stable"))
-        if name == "simclr":
-            assert_state(strategy.ssl.projector, recording.state(f"{at}/projector"))
-        else:
-            assert_state(strategy.ssl.momentum_encoder, recording.state(f"{at}/momentum"))
-        classifier = recording.state(f"{at}/classifier")
-        layers = strategy.model.classifiers.layers
-        learned = 2 * (task + 1)
-        for part in ("weight", "bias"):
-            ours = torch.cat([getattr(layer, part) for layer in layers])
-            torch.testing.assert_close(ours, classifier[part][:learned], rtol=1e-4, atol=1e-4)
+    assert_follows(recording, strategy)
     assert backend.num_captures == (4 if path == "graph" else 0)  # the learning rate changes
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cuda_graph", [False, True])
+@with_each_head
+def test_training_on_a_gpu_follows_the_recorded_weights(name, head, average_source, cuda_graph):
+    """Without TF32, whose convolutions are right to a thousandth."""
+    options = {"device": "cuda", "cuda_graph": cuda_graph}
+    recording, strategy = recorded_strategy(name, head(), average_source, **options)
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        assert_follows(recording, strategy)

@@ -1,5 +1,7 @@
 """DLCPA on real CIFAR-100, MNIST and Tiny-ImageNet: some iterations, then both scenarios."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,9 @@ from avalanche_dlcpa.backbones import resnet18
 from avalanche_dlcpa.metrics import scenario_metrics
 from avalanche_dlcpa.self_supervised import MoCoV2
 from avalanche_dlcpa.streams import split_cifar100, split_mnist, split_tiny_imagenet
+from benchmarks.cells import Cell
+from benchmarks.run import run_cell
+from benchmarks.settings import SETTINGS
 
 CIFAR_CONSTANTS = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 TINY_CONSTANTS = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
@@ -57,3 +62,19 @@ def test_a_real_stream_trains_and_evaluates(data_root, split, num_experiences, c
     chance = 1 / len(stream.train_stream[0].classes_in_this_experience)
     assert task_il.matrix()[1].mean() > 0.7 * chance
     assert (task_il.matrix()[1] >= class_il.matrix()[1]).all()
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name.startswith("lab-")])
+def test_a_lab_twin_trains_its_network_on_its_data(name, data_root, monkeypatch):
+    plan = SETTINGS[name]
+    short = dataclasses.replace(plan, epochs=1, num_experiences=1)
+    monkeypatch.setitem(SETTINGS, name, short)
+    result = run_cell(Cell("dlcpa-mocov2", name), dataset_root=str(data_root))
+    num_tasks = 10 if name == "lab-cifar100" else plan.num_experiences  # it learns 6 of 10
+    (classes,) = result["classes"]
+    assert len(classes) == plan.num_classes / num_tasks
+    counts = np.array(result["class_il"]["confusion_matrix"])
+    images_a_class = {"cifar100": 100, "tiny": 50}.get(name.split("-")[1])  # MNIST's differ
+    assert images_a_class is None or counts.sum() == images_a_class * len(classes)
+    assert 1 / len(classes) < result["task_il"]["ACC"] <= 1

@@ -185,6 +185,18 @@ def test_a_queue_is_refreshed_at_each_experience():
     assert head.queue_pointer == 0
 
 
+@pytest.mark.parametrize("name", ["mocov2", "nnclr"])
+def test_a_column_of_a_queue_lies_in_one_piece_and_its_numbers_do_not_depend_on_that(name):
+    _, head = built(name, queue_size=50)
+    again = copy.deepcopy(head).to("cpu")
+    again.load_state_dict(head.state_dict())
+    assert again.queue.T.is_contiguous()
+    torch.manual_seed(3)
+    again.before_training_exp()
+    torch.manual_seed(3)
+    assert torch.equal(again.queue, F.normalize(torch.randn(again.queue.shape), dim=0))
+
+
 def test_a_queue_takes_any_batch_size_and_wraps_round():
     queue, pointer = random_unit_columns_(torch.empty(4, 10)), torch.tensor(0)
     pushed = []

@@ -172,6 +172,15 @@ def test_what_is_printed_equal_is_ranked_equal():
     assert [row(table, title)[place].mark for title in titles] == ["best", "best", "second"]
 
 
+def test_who_keeps_samples_is_told_below():
+    some = "Keep at most 500 samples of earlier tasks: GEM; DER++."
+    whole = "Keep all samples of earlier tasks: STL-me, classifiers finetuned; Joint."
+    assert {some, whole} <= set(experiment_table("grid", "lab", []).notes)
+    results = [make_result(method, LAB, 0, class_il=0.5) for method in ("ewc", "der++", "gem")]
+    assert comparison_table(results).notes == (some,)
+    assert comparison_table(results[:1]).notes == ()
+
+
 # Rows, columns, notes ---------------------------------------------------------------------------
 
 

@@ -46,6 +46,7 @@ RESULT = {
         configuration(width=16, ratio=1.2, fed=0.2),
     ],
     "classes": [{**growth_row(100), "experience": None, "ratio": 1.01}],
+    "provenance": {"device": "cpu"},
     "growth": [growth_row(1), growth_row(2, ratio=1.02), growth_row(100, ratio=0.9)],
 }
 
@@ -61,7 +62,23 @@ def test_the_worst_configuration_counts():
         ["at most 1.03", "0.900", "yes"],
         ["at most 1.03", "1.020", "yes"],
         ["at most 1", "1.000", "yes"],
+        ["at most 3", "–", "–"],
     ]
+
+
+def test_a_gpu_has_its_own_target():
+    rows = report.targets_table({**RESULT, "provenance": {"device": "cuda:0"}}).rows
+    texts = [[entry.text for entry in row.entries] for row in rows]
+    assert texts[-1] == ["at most 3", "105.000", "no"]  # that of MoCoV2 in bfloat16
+    assert [text[1] for text in texts[:5]] == 5 * ["–"]  # those of a CPU
+    assert texts[5][1] == "0.900"
+
+
+def test_shares_of_a_gpu_are_not_held_against_its_iterations():
+    for device in ("cpu", "cuda"):
+        table = report.configurations_table({**RESULT, "provenance": {"device": device}})
+        place = table.heads.index(("by shares",))
+        assert (table.rows[0].entries[place].text == "–") == (device == "cuda")
 
 
 def test_the_tables_of_the_readme_are_those_of_the_results():
@@ -71,11 +88,38 @@ def test_the_tables_of_the_readme_are_those_of_the_results():
         assert as_markdown(table(result)) in text
 
 
+def test_what_is_said_of_the_throughput_is_so():
+    result = json.loads((ROOT / "benchmarks" / "results" / "throughput.json").read_text())
+    for row in result["configurations"]:
+        pairs = zip(*(row["rounds"][name] for name in ("iteration_ms", "passes_ms")), strict=True)
+        ratios = [iteration / passes for iteration, passes in pairs]
+        assert len(ratios) == 5
+        assert max(ratios) / min(ratios) < 1.05
+    wide = [
+        row["ratio"]
+        for row in result["configurations"]
+        if (row["width"], row["precision"]) == (64, "float32")
+    ]
+    text = " ".join((ROOT / "GUIDE.md").read_text().split())
+    assert f"takes {min(wide):.2f} to {max(wide):.2f} times as long as the passes" in text
+
+
+def test_channels_last_is_the_faster_layout_and_its_table_is_in_the_readme():
+    result = json.loads((ROOT / "benchmarks" / "results" / "throughput_layouts.json").read_text())
+    assert (
+        as_markdown(report.configurations_table(result))
+        in (ROOT / "benchmarks" / "README.md").read_text()
+    )
+    speeds = {(r["width"], r["layout"]): r["iteration_ms"] for r in result["configurations"]}
+    gains = [speeds[width, "contiguous"] / speeds[width, "channels_last"] for width in (64, 16)]
+    assert min(gains) > 1.05
+
+
 @pytest.mark.parametrize("part", ["configurations", "growth"])
 def test_what_was_not_measured_is_left_open(part):
     rows = report.targets_table({**RESULT, part: []}).rows
     open_ones = [row for row in rows if row.entries[1].text == "–"]
-    assert len(open_ones) == {"configurations": 5, "growth": 3}[part]
+    assert len(open_ones) == {"configurations": 6, "growth": 4}[part]
     assert {row.entries[2].text for row in open_ones} == {"–"}
 
 

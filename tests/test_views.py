@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms.functional as F
+from helpers import WAITING_OPERATIONS, Operations, needs_cuda_build
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare, ks_1samp, ks_2samp, uniform
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision import transforms
 from torchvision.transforms import Normalize
 
@@ -395,40 +395,19 @@ def test_autocast_does_not_reach_the_views():
         assert all(map(torch.equal, PaperViews()(x), expected))
 
 
-class Operations(TorchDispatchMode):
-    """Names of all operations, and the devices of their results."""
-
-    def __init__(self):
-        super().__init__()
-        self.names, self.devices = set(), set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.add(func.overloadpacket.__name__)
-        result = func(*args, **(kwargs or {}))
-        self.devices |= {getattr(result, "device", None)}
-        return result
-
-
-WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "lift_fresh", "index", "index_put_"}
-
-
 @pytest.mark.parametrize("num_channels", [1, 3])
 def test_nothing_waits_for_the_device_or_depends_on_values(num_channels):
     make, x = PaperViews(mean=[0.5] * num_channels, std=[0.2]), images(num_channels=num_channels)
     with Operations() as operations:
         make(x)
     assert operations.names
-    assert not operations.names & WAITING
+    assert not operations.names & WAITING_OPERATIONS
     with FakeTensorMode():  # tensors without values, so that any use of one raises
         view1, view2 = make(torch.empty(x.shape))
     assert view1.shape == view2.shape == x.shape
 
 
-@pytest.mark.skipif(
-    not torch.backends.cuda.is_built()
-    or (torch.__version__ < "2.7" and not torch.cuda.is_available()),
-    reason="needs a CUDA build, but no device; with torch 2.6 a device, too",
-)
+@needs_cuda_build
 def test_nothing_is_made_on_the_host():
     with FakeTensorMode():
         x = torch.empty(8, 3, 16, 16, device="cuda")
@@ -445,7 +424,7 @@ def test_the_check_for_waiting_would_notice():
     ):
         with Operations() as operations:
             wait(images())
-        assert operations.names & WAITING
+        assert operations.names & WAITING_OPERATIONS
 
 
 @pytest.mark.gpu

@@ -45,17 +45,18 @@ class _InfoNCE(torch.autograd.Function):
         ctx: Any, queries: Tensor, keys: Tensor, queue: Tensor, temperature: float
     ) -> Tensor:
         scaled = queries / temperature
-        positive = (scaled * keys).sum(dim=1, keepdim=True)
+        positive = (scaled * keys).sum(dim=1)
         # The first candidate is the query's own key: weights are relative to exp(largest).
         largest, total, weighted = positive, torch.ones_like(positive), keys.clone()
-        for block in queue.split(BLOCK, dim=1):
-            logits = scaled @ block
-            before, largest = largest, torch.maximum(largest, logits.amax(dim=1, keepdim=True))
+        for candidates in queue.T.split(BLOCK):  # fastest where each lies in one piece
+            logits = candidates @ scaled.T
+            before, largest = largest, torch.maximum(largest, logits.amax(dim=0))
             shrink = (before - largest).exp_()
             weights = logits.sub_(largest).exp_()
-            total.mul_(shrink).add_(weights.sum(dim=1, keepdim=True))
-            weighted.mul_(shrink).addmm_(weights, block.T)
-        ctx.save_for_backward((weighted / total - keys).div_(temperature * len(queries)))
+            total.mul_(shrink).add_(weights.sum(dim=0))
+            weighted.mul_(shrink.unsqueeze(1)).addmm_(weights.T, candidates)
+        average = weighted / total.unsqueeze(1)
+        ctx.save_for_backward((average - keys).div_(temperature * len(queries)))
         return (largest + total.log() - positive).mean()
 
     @staticmethod

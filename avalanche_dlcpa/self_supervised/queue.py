@@ -16,7 +16,8 @@ from avalanche_dlcpa.self_supervised.head import SelfSupervisedHead
 
 def random_unit_columns_(queue: Tensor) -> Tensor:
     """Fill a queue (D, Q) with random unit columns, in place, and return it."""
-    queue.copy_(F.normalize(torch.randn_like(queue), dim=0))
+    drawn = torch.randn(queue.shape, dtype=queue.dtype, device=queue.device)  # whatever its layout
+    queue.copy_(F.normalize(drawn, dim=0))
     return queue
 
 
@@ -65,8 +66,8 @@ class QueueHead(SelfSupervisedHead):
     _keys: Tensor | None = None
 
     def make_queue(self, num_features: int, queue_size: int) -> None:
-        """Add the queue's buffers."""
-        self.register_buffer("queue", torch.zeros(num_features, queue_size))
+        """Add the queue's buffers; each column lies in one piece, as it is written and read."""
+        self.register_buffer("queue", torch.zeros(queue_size, num_features).T)
         self.register_buffer("queue_pointer", torch.zeros((), dtype=torch.long))
 
     def before_training_exp(self) -> None:

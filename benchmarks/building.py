@@ -1,0 +1,221 @@
+"""What builds the strategy of each method, with what never changes in it and its source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from avalanche.models import as_multitask
+from avalanche.training.plugins import LRSchedulerPlugin
+from avalanche.training.supervised import DER, ICaRL, PackNet, SynapticIntelligence
+from avalanche.training.templates import SupervisedTemplate
+from torch import nn
+from torch.nn import CrossEntropyLoss
+from torch.optim import SGD
+from torch.optim.lr_scheduler import MultiStepLR
+
+from avalanche_dlcpa import DLCPAStrategy, SingleTaskStrategy
+from avalanche_dlcpa.model_head import find_head
+from benchmarks.avalanche_repairs import repair_plugins_of_packnet, repair_synaptic_intelligence
+from benchmarks.given_loss import take_head
+from benchmarks.networks import packnet_network, split_at_head
+from benchmarks.settings import Setting
+
+BUFFER_SIZE = 500  # samples, in all methods that keep some (the paper's Tables 2 and 3)
+Build = Callable[..., SupervisedTemplate]
+
+
+def _sgd(network: nn.Module, lr: float, momentum: float) -> SGD:
+    return SGD(network.parameters(), lr=lr, momentum=momentum)
+
+
+def _lowered(optimizer: Any, epochs: int, last_epochs: int) -> MultiStepLR:
+    """A tenth of the learning rate for the last of so many epochs."""
+    return MultiStepLR(optimizer, [max(1, epochs - last_epochs)])
+
+
+def _with_schedule(options: dict[str, Any], optimizer: SGD, last_epochs: int) -> dict[str, Any]:
+    """Arguments of a strategy, with the plugin that lowers its learning rate in each experience."""
+    if not last_epochs:
+        return options
+    schedule = LRSchedulerPlugin(_lowered(optimizer, options["train_epochs"], last_epochs))
+    return {**options, "plugins": [*options.get("plugins", []), schedule]}
+
+
+def on_sgd(strategy: type[SupervisedTemplate], strength: str = "", **fixed: Any) -> Build:
+    """Builds a strategy of Avalanche's on plain SGD.
+
+    Its learning rate is fixed, unless the hyperparameter ``last_epochs`` lets it fall to a tenth
+    for so many epochs at the end of each experience, as in DLCPA.
+
+    Args:
+        strategy: Its class.
+        strength: What the hyperparameter ``strength`` is called there.
+        **fixed: Arguments that never change.
+    """
+
+    def build(
+        network: nn.Module,
+        *,
+        setting: Setting,
+        lr: float,
+        momentum: float = 0.0,
+        last_epochs: int = 0,
+        **options: Any,
+    ) -> SupervisedTemplate:
+        if strength:
+            options[strength] = options.pop("strength")
+        optimizer = _sgd(network, lr, momentum)
+        return strategy(
+            model=network,
+            optimizer=optimizer,
+            criterion=CrossEntropyLoss(),
+            **fixed,
+            **_with_schedule(options, optimizer, last_epochs),
+        )
+
+    return build
+
+
+def with_head_a_task(build: Build) -> Build:
+    """The same with a head a task, trained on the classes of its task alone."""
+
+    def build_with_heads(network: nn.Module, **options: Any) -> SupervisedTemplate:
+        return build(as_multitask(network, find_head(network)), **options)
+
+    return build_with_heads
+
+
+def dark_experience(
+    network: nn.Module, *, setting: Setting, train_mb_size: int, **options: Any
+) -> SupervisedTemplate:
+    """DER, and DER++ where beta is above 0.
+
+    Avalanche replays nothing where a whole buffer holds less than a mini-batch.
+    """
+    build = on_sgd(DER, mem_size=BUFFER_SIZE, batch_size_mem=min(train_mb_size, BUFFER_SIZE))
+    return build(network, setting=setting, train_mb_size=train_mb_size, **options)
+
+
+def with_gradient_memory(strategy: type[SupervisedTemplate]) -> Build:
+    """GEM and AGEM, whose buffer is so many samples a task."""
+
+    def build(network: nn.Module, *, setting: Setting, **options: Any) -> SupervisedTemplate:
+        patterns = BUFFER_SIZE // setting.num_experiences
+        return on_sgd(strategy, patterns_per_exp=patterns)(network, setting=setting, **options)
+
+    return build
+
+
+def synaptic_intelligence(network: nn.Module, **options: Any) -> SupervisedTemplate:
+    """SI, as it should be."""
+    repair_synaptic_intelligence()
+    return on_sgd(SynapticIntelligence, strength="si_lambda")(network, **options)
+
+
+def icarl_memory(num_classes: int) -> int:
+    """The largest memory with which iCaRL never keeps more than `BUFFER_SIZE` samples.
+
+    Avalanche's takes an equal share of each class seen so far, rounded up.
+
+    Example:
+        >>> icarl_memory(100), icarl_memory(200)  # in the end 5 and 2 of each class
+        (420, 334)
+    """
+    return min(BUFFER_SIZE // seen * seen for seen in range(1, num_classes + 1))
+
+
+def icarl(
+    network: nn.Module,
+    *,
+    setting: Setting,
+    lr: float,
+    momentum: float = 0.0,
+    last_epochs: int = 0,
+    **options: Any,
+) -> ICaRL:
+    """Builds iCaRL on the two parts of the network, with the schedule of `on_sgd`."""
+    extractor, classifier = split_at_head(network)
+    optimizer = SGD([*extractor.parameters(), *classifier.parameters()], lr, momentum)
+    return ICaRL(
+        feature_extractor=extractor,
+        classifier=classifier,
+        optimizer=optimizer,
+        memory_size=icarl_memory(setting.num_classes),
+        buffer_transform=setting.buffer_transform,
+        fixed_memory=True,
+        **_with_schedule(options, optimizer, last_epochs),
+    )
+
+
+def packnet(
+    network: nn.Module, *, setting: Setting, lr: float, post_prune_share: float, **options: Any
+) -> PackNet:
+    """Builds PackNet with an equal share of the weights for every task; it takes no schedule."""
+    model = packnet_network(network)
+    num_tasks = setting.num_experiences
+    shares = [1 - 1 / (num_tasks - task) for task in range(num_tasks)]
+    strategy = PackNet(
+        model=model,
+        optimizer=_sgd(model, lr, 0.0),  # momentum would move frozen weights
+        post_prune_epochs=max(1, round(post_prune_share * options["train_epochs"])),
+        prune_proportion=shares,
+        **options,
+    )
+    repair_plugins_of_packnet(strategy)
+    return strategy
+
+
+def single_task(predict_with: str, *, finetunes: bool = False) -> Build:
+    """STL and its variants; classifiers are finetuned for as many epochs as tasks are learned."""
+
+    def build(
+        network: nn.Module,
+        *,
+        setting: Setting,
+        lr: float,
+        momentum: float = 0.0,
+        last_epochs: int = 0,
+        **options: Any,
+    ) -> SingleTaskStrategy:
+        if finetunes:
+            options["finetune_epochs"] = options["train_epochs"]
+        optimizer = _sgd(network, lr, momentum)
+        return SingleTaskStrategy(
+            model=network,
+            optimizer=optimizer,
+            predict_with=predict_with,
+            **_with_schedule(options, optimizer, last_epochs),
+        )
+
+    return build
+
+
+def dlcpa(ssl: str | None, **ablation: Any) -> Build:
+    """DLCPA with a head; both learning rates fall to a tenth at the end (authors' runs)."""
+
+    def build(
+        network: nn.Module,
+        *,
+        setting: Setting,
+        lr: float,
+        momentum: float = 0.0,
+        last_epochs: int = 1,
+        **options: Any,
+    ) -> DLCPAStrategy:
+        head = None if ssl is None else take_head(ssl, options)
+
+        def schedule(optimizer: Any) -> MultiStepLR:
+            return _lowered(optimizer, options["train_epochs"], last_epochs)
+
+        return DLCPAStrategy(
+            model=network,
+            optimizer=_sgd(network, lr, momentum),
+            ssl=head,
+            scheduler=schedule,
+            classifier_scheduler=schedule,
+            **ablation,
+            **options,
+        )
+
+    return build

@@ -1,0 +1,54 @@
+"""The paper's tables that no run is needed for, 5 and 6, as sections of a report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from benchmarks import data_statistics, hyperparameter_table
+from benchmarks.cells import Result
+from benchmarks.page import Section
+from benchmarks.settings import SCALES, at_scale
+
+COMMANDS = {
+    "table5": "python -m benchmarks.hyperparameter_table",
+    "table6": "python -m benchmarks.data_statistics",
+}
+
+
+def scales_without_runs(results: Iterable[Result]) -> list[str]:
+    """The scales at which a report of these results has the table of hyperparameters, too."""
+    settings = {result["setting"] for result in results}
+    return [
+        scale
+        for scale in SCALES
+        if settings & {at_scale(setting, scale) for setting in hyperparameter_table.PAPER}
+    ]
+
+
+def hyperparameters_section(scale: str) -> Section:
+    """What methods run with at a scale, beside the paper's Table 5."""
+    settings = [at_scale(setting, scale) for setting in hyperparameter_table.PAPER]
+    return Section(
+        anchor=f"table5-{scale}",
+        title=f"table5: Hyperparameters, {scale} scale",
+        command=f"{COMMANDS['table5']} --setting {' '.join(settings)}",
+        results=(),
+        tables=[hyperparameter_table.table(setting) for setting in settings],
+    )
+
+
+def data_section(folder: Path) -> Section | None:
+    """What `benchmarks.data_statistics` counted into a folder, beside the paper's Table 6."""
+    path = folder / data_statistics.FILE
+    if not path.exists():
+        return None
+    counted = json.loads(path.read_text(encoding="utf-8"))["counted"]
+    return Section(
+        anchor="table6",
+        title="table6: Data sets",
+        command=f"{COMMANDS['table6']} --data {' '.join(counted)} --out {folder.name}",
+        results=(),
+        tables=[data_statistics.table(counted)],
+    )
