@@ -299,7 +299,7 @@ def test_data_that_are_missing_are_named_with_their_place(tmp_path):
     assert "Traceback" not in log.read_text()
 
 
-TRIAL = '"{""lr"": 0.1}"'  # as tuning.csv writes it
+TRIAL = '"{""lr"": 0.1, ""last_epochs"": 1}"'  # as tuning.csv writes it
 
 
 @pytest.fixture

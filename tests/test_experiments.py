@@ -99,7 +99,7 @@ def test_what_was_counted_is_in_the_report(tmp_path, monkeypatch, capsys):
 def test_data_that_are_not_there_are_named(tmp_path, monkeypatch):
     words = ["data_statistics", "--data", "CIFAR-100", "--dataset-root", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit, match="FileNotFoundError: Expected CIFAR-100"):
+    with pytest.raises(SystemExit, match="FileNotFoundError: Expected `dataset_root` to be"):
         data_statistics.main()
 
 
@@ -145,7 +145,7 @@ def test_a_table_that_needs_no_runs_is_answered_with_its_command(name, monkeypat
         ("cifar100-20", "DER++", ["32", "lr 0.03, alpha 0.1, beta 0.5", "published", "–"]),
         ("cifar100-10", "EWC", ["32", "–", "none: benchmarks.tune", "–"]),
         ("cifar100-10", "FAS", ["–", "–", "–", "learning rate 0.001, batch size 32"]),
-        ("digits", "SI", ["32", "lr 0.01, strength 0.1", "benchmarks.tune", "–"]),
+        ("digits", "SI", ["32", "lr 0.01, strength 0.1, last_epochs 1", "benchmarks.tune", "–"]),
     ],
 )
 def test_hyperparameters_come_with_their_source(setting, title, entries):

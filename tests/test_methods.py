@@ -138,7 +138,7 @@ def test_a_baseline_takes_the_schedule_of_dlcpa(method):
 
     expected = NUM_TASKS * [0.01, 0.01, pytest.approx(0.001)]
     assert rates(method, last_epochs=1) == rates("dlcpa-mocov2") == expected
-    assert rates(method) == 3 * NUM_TASKS * [0.01]
+    assert rates(method, last_epochs=0) == 3 * NUM_TASKS * [0.01]
 
 
 def test_packnet_gives_every_task_the_same_share_of_the_weights():
@@ -222,8 +222,8 @@ def test_every_grid_has_all_hyperparameters_of_its_method():
             sizes = [int(np.prod([len(choices) for choices in g.values()])) for g in of_method]
             budgets.setdefault(setting, {})[method] = sum(sizes)
     assert budgets["lab-cifar100-10-small-crops"] == {"dlcpa-mocov2": 8}
-    assert budgets["lab-cifar100-10"] == dict.fromkeys(GRIDS["lab-cifar100-10"], 8)
-    assert set(budgets["lab-cifar100"].values()) == {4}
+    beyond = {"ewc": 12, "der++": 12}  # baselines whose best lay on the edge of what was tried
+    assert budgets["lab-cifar100-10"] == {**dict.fromkeys(GRIDS["lab-cifar100-10"], 8), **beyond}
     own = {name for name, method in METHODS.items() if method.trains_as is None}
     assert set(GRIDS["lab-cifar100-10"]) == own
 

@@ -17,6 +17,10 @@ from benchmarks.cells import Cell
 from benchmarks.run import run_cell
 from benchmarks.settings import SETTINGS
 
+# But for that whose hyperparameters nobody has chosen yet.
+LAB_TWINS = [
+    name for name in SETTINGS if name.startswith("lab-") and name != "lab-cifar100-10-small-crops"
+]
 CIFAR_CONSTANTS = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 TINY_CONSTANTS = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 MNIST_CONSTANTS = ((0.1307,), (0.3081,))
@@ -65,7 +69,7 @@ def test_a_real_stream_trains_and_evaluates(data_root, split, num_experiences, c
 
 
 @pytest.mark.real_data
-@pytest.mark.parametrize("name", [name for name in SETTINGS if name.startswith("lab-")])
+@pytest.mark.parametrize("name", LAB_TWINS)
 def test_a_lab_twin_trains_its_network_on_its_data(name, data_root, monkeypatch):
     plan = SETTINGS[name]
     short = dataclasses.replace(plan, epochs=1, num_experiences=1)
@@ -75,6 +79,6 @@ def test_a_lab_twin_trains_its_network_on_its_data(name, data_root, monkeypatch)
     (classes,) = result["classes"]
     assert len(classes) == plan.num_classes / num_tasks
     counts = np.array(result["class_il"]["confusion_matrix"])
-    images_a_class = {"cifar100": 100, "tiny": 50}.get(name.split("-")[1])  # MNIST's differ
-    assert images_a_class is None or counts.sum() == images_a_class * len(classes)
+    assert (counts.sum(axis=1) > 0).tolist() == [c in classes for c in range(plan.num_classes)]
+    assert "cifar100" not in name or counts.sum() == 100 * len(classes)
     assert 1 / len(classes) < result["task_il"]["ACC"] <= 1
