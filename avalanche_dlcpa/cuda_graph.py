@@ -263,7 +263,7 @@ def reason_against(strategy: Any, base: type) -> str | None:
     for method in METHODS_AMID:
         if _differs(strategy, base, method):
             return f"{type(strategy).__name__} has a `{method}` of its own"
-    if nn.modules.module._has_any_global_hook():
+    if any(getattr(nn.modules.module, f"_global{hooks}") for hooks in _MODULE_HOOKS):
         return "a hook acts in each pass through all modules"
     for part in _parts(strategy):
         for name, module in part.named_modules():
