@@ -43,7 +43,7 @@ def _with_schedule(options: dict[str, Any], optimizer: SGD, last_epochs: int) ->
 
 
 def on_sgd(strategy: type[SupervisedTemplate], strength: str = "", **fixed: Any) -> Build:
-    """Builds a strategy of Avalanche's on plain SGD.
+    """Builds a strategy, Avalanche's or `SingleTaskStrategy`, on plain SGD.
 
     Its learning rate is fixed, unless the hyperparameter ``last_epochs`` lets it fall to a tenth
     for so many epochs at the end of each experience, as in DLCPA.
@@ -168,27 +168,15 @@ def packnet(
 
 def single_task(predict_with: str, *, finetunes: bool = False) -> Build:
     """STL and its variants; classifiers are finetuned for as many epochs as tasks are learned."""
+    build = on_sgd(SingleTaskStrategy, predict_with=predict_with)
 
-    def build(
-        network: nn.Module,
-        *,
-        setting: Setting,
-        lr: float,
-        momentum: float = 0.0,
-        last_epochs: int = 0,
-        **options: Any,
-    ) -> SingleTaskStrategy:
-        if finetunes:
-            options["finetune_epochs"] = options["train_epochs"]
-        optimizer = _sgd(network, lr, momentum)
-        return SingleTaskStrategy(
-            model=network,
-            optimizer=optimizer,
-            predict_with=predict_with,
-            **_with_schedule(options, optimizer, last_epochs),
-        )
+    def with_finetuning(
+        network: nn.Module, *, train_epochs: int, **options: Any
+    ) -> SupervisedTemplate:
+        epochs = {"train_epochs": train_epochs, "finetune_epochs": train_epochs}
+        return build(network, **epochs, **options)
 
-    return build
+    return with_finetuning if finetunes else build
 
 
 def dlcpa(ssl: str | None, **ablation: Any) -> Build:

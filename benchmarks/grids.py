@@ -90,20 +90,15 @@ def _lab_dlcpa(queue_size: int) -> dict[str, list[Grid]]:
 
 _RATES = [0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2]
 _LAB = {
-    **{name: [{"lr": _RATES}] for name in ("stl", "stl-me", "joint", "cumulative", "icarl")},
-    **{name: [{"lr": _RATES}] for name in ("replay", "agem", "naive")},
-    "stl-me-finetuned": [
-        {"lr": [0.03, 0.1], "finetune_lr": [0.02, 0.1]},
-        {"lr": [0.05, 0.2], "finetune_lr": [0.02, 0.05]},
-    ],
-    "gem": [{"lr": [0.02, 0.03, 0.05, 0.1], "memory_strength": [0.0, 0.5]}],
-    "der": [{"lr": [0.02, 0.05], "alpha": [0.03, 0.1, 0.2, 0.5]}],
-    "der++": [{"lr": [0.02, 0.05], "alpha": [0.1], "beta": [0.5, 1.0, 2.0, 4.0]}],
     **{
-        name: [{"lr": [0.05, 0.1], "strength": [0.001, 0.01, 0.1, 1.0]}]
-        for name in ("ewc", "mas", "si")
+        name: [{"lr": _RATES}] for name in ("stl", "cumulative", "replay", "icarl", "agem", "naive")
     },
-    "lwf": [{"lr": [0.02, 0.05], "strength": [1.0, 3.0, 10.0, 30.0]}],
+    "der": [{"lr": [0.02, 0.05], "alpha": [0.03, 0.1, 0.2, 0.5]}],
+    **{name: [{"lr": [0.05, 0.1], "strength": [0.001, 0.01, 0.1, 1.0]}] for name in ("mas", "si")},
+    **{
+        name: [{"lr": [0.02, 0.05], "strength": [1.0, 3.0, 10.0, 30.0]}]
+        for name in ("lwf", "lwf-heads")
+    },
     "packnet": [{"lr": [0.03, 0.05, 0.1, 0.2], "post_prune_share": [0.2, 0.4]}],
 }
 
@@ -180,7 +175,7 @@ GRIDS: dict[str, dict[str, list[Grid]]] = {
         ],
     },
     "lab-cifar100-10": {
-        **_with_schedule({**_LAB, **_a_head_a_task(_LAB)}),
+        **_with_schedule(_LAB),
         **_WITHOUT_SCHEDULE,
         **_lab_dlcpa(1024),
     },

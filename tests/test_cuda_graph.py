@@ -323,28 +323,22 @@ class Drawing(SmallCNN):
         return super().forward(x + 0.1 if self.draw() < 0.5 else x)
 
 
-@pytest.mark.parametrize("draw", [random.random, np.random.rand], ids=["Python", "NumPy"])
-def test_a_network_that_draws_on_the_host_is_not_captured(graphs, log, draw):
+@pytest.mark.parametrize(
+    ("make_model", "criterion"),
+    [
+        (lambda: Drawing(random.random), nn.CrossEntropyLoss),
+        (lambda: Drawing(np.random.rand), nn.CrossEntropyLoss),
+        (SmallCNN, Counting),
+    ],
+    ids=["Python", "NumPy", "counts"],
+)
+def test_what_draws_or_counts_on_the_host_is_not_captured(graphs, log, make_model, criterion):
     def weights(*, cuda_graph):
         seed_everything()
         strategy = strategy_of(
-            Drawing(draw), ssl=small_head("simclr"), train_epochs=4, cuda_graph=cuda_graph
-        )
-        strategy.train(tensors_stream(size=8, per_class=20).train_stream[0])
-        return state_of(strategy.model)
-
-    graphed = weights(cuda_graph=True)
-    assert not graphs.steps
-    assert "a part of the model or the criterion draws or counts on the host" in log.text
-    assert_same_state(graphed, weights(cuda_graph=False))
-
-
-def test_a_criterion_that_counts_on_the_host_is_not_captured(graphs, log):
-    def weights(*, cuda_graph):
-        seed_everything()
-        strategy = strategy_of(
-            SmallCNN(), ssl=None, criterion=Counting(), train_epochs=4, cuda_graph=cuda_graph
-        )
+            make_model(), ssl=small_head("simclr"), criterion=criterion(), train_epochs=4,
+            cuda_graph=cuda_graph,
+        )  # fmt: skip
         strategy.train(tensors_stream(size=8, per_class=20).train_stream[0])
         return state_of(strategy.model)
 

@@ -3,6 +3,7 @@
 import re
 import sys
 from pathlib import Path
+from urllib.error import URLError
 
 import pytest
 
@@ -97,6 +98,10 @@ def test_what_was_counted_is_in_the_report(tmp_path, monkeypatch, capsys):
 
 
 def test_data_that_are_not_there_are_named(tmp_path, monkeypatch):
+    def no_network(*_, **__):
+        raise URLError("no network")
+
+    monkeypatch.setattr("torchvision.datasets.cifar.download_and_extract_archive", no_network)
     words = ["data_statistics", "--data", "CIFAR-100", "--dataset-root", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit, match="FileNotFoundError: Expected `dataset_root` to be"):
