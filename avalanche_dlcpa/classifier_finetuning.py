@@ -15,7 +15,7 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader
 
 from avalanche_dlcpa.arguments import expect_rate
-from avalanche_dlcpa.task_classifiers import ClassifierScope
+from avalanche_dlcpa.classifier_scope import ClassifierScope
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 

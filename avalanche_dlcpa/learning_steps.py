@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from avalanche_dlcpa.classifier_scope import ClassifierScope
 from avalanche_dlcpa.dual_learner import checked_features
 from avalanche_dlcpa.loss_watch import LossWatch
 from avalanche_dlcpa.precision import autocast
-from avalanche_dlcpa.task_classifiers import ClassifierScope
 from avalanche_dlcpa.training_guards import (
     LastGoodState,
     NonFiniteLossError,

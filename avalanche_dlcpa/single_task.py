@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from avalanche_dlcpa.averaging import ParameterAverage
 from avalanche_dlcpa.batch_norm import copy_statistics_, recalibrate_batch_norm_
 from avalanche_dlcpa.classifier_finetuning import ClassifierFinetuning
+from avalanche_dlcpa.classifier_scope import ClassifierScope
 from avalanche_dlcpa.model_head import find_head
 from avalanche_dlcpa.optimizer import (
     adopt_parameters_,
@@ -31,7 +32,6 @@ from avalanche_dlcpa.optimizer import (
     start_afresh_,
 )
 from avalanche_dlcpa.single_task_model import SingleTaskModel
-from avalanche_dlcpa.task_classifiers import ClassifierScope
 from avalanche_dlcpa.training_guards import (
     expect_finite_logits,
     preserved_random_states,

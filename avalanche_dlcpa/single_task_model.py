@@ -12,10 +12,11 @@ import torch
 from avalanche.models import DynamicModule
 from torch import Tensor, nn
 
+from avalanche_dlcpa.classifier_scope import ClassifierScope, scope_of
 from avalanche_dlcpa.dual_learner import checked_features
 from avalanche_dlcpa.experiences import classes_of, task_label_of
 from avalanche_dlcpa.model_head import detach_head
-from avalanche_dlcpa.task_classifiers import ClassifierScope, TaskClassifiers, scope_of
+from avalanche_dlcpa.task_classifiers import TaskClassifiers
 
 PREDICT_WITH = ("own", "mean")
 

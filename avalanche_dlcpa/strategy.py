@@ -30,18 +30,13 @@ from avalanche_dlcpa.arguments import (
 )
 from avalanche_dlcpa.averaging import EMA_DECAY, ParameterAverage
 from avalanche_dlcpa.batch_norm import batch_norms, recalibrate_batch_norm_
-from avalanche_dlcpa.cuda_graph import (
-    BACKENDS,
-    StepGraph,
-    on_host,
-    reason_against,
-    report,
-    what_stays,
-)
+from avalanche_dlcpa.classifier_scope import ClassifierScope, scope_of
+from avalanche_dlcpa.cuda_graph import BACKENDS, StepGraph, report
 from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.experiences import classes_of, some_samples, task_label_of
 from avalanche_dlcpa.feeding import DEFAULT_CACHE_BYTES, cached
 from avalanche_dlcpa.gaussian_plugin import GaussianClassifierPlugin
+from avalanche_dlcpa.graph_guards import on_host, reason_against, what_stays
 from avalanche_dlcpa.learned_state import fingerprint_of, learned_state, load_learned_state_
 from avalanche_dlcpa.learning_steps import LearningSteps
 from avalanche_dlcpa.loss_watch import LossWatch
@@ -59,7 +54,7 @@ from avalanche_dlcpa.precision import PRECISIONS, autocast
 from avalanche_dlcpa.resumption import ResumableTemplate
 from avalanche_dlcpa.schedules import ExperienceSchedule, SchedulerFactory
 from avalanche_dlcpa.seeded_loader import seeded
-from avalanche_dlcpa.self_supervised import HEADS, SelfSupervisedHead, make_head
+from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
 from avalanche_dlcpa.self_supervised.head import expect_wide
 from avalanche_dlcpa.stable_file import checksum_of
 from avalanche_dlcpa.stable_loading import (
@@ -69,7 +64,6 @@ from avalanche_dlcpa.stable_loading import (
     load_stable,
 )
 from avalanche_dlcpa.stable_model import tensors_of
-from avalanche_dlcpa.task_classifiers import ClassifierScope, scope_of
 from avalanche_dlcpa.training_guards import (
     AtLeastTwo,
     StatisticsGuard,
@@ -512,24 +506,17 @@ class DLCPAStrategy(ResumableTemplate):
             on_host=on_host(self),
             backend=BACKENDS[self.device.type](self.device),
         )
-        self._expect_graph()
 
     def _expect_graph(self) -> None:
         """Do without, where somebody would mind from now on."""
-        reason = None if self._graph is None else self._reason_against_graph()
+        if self._graph is None:
+            return
+        assert self._now is not None
+        mixed = self._now.scope.groups is not None
+        reason = reason_against(self, DLCPAStrategy, mixed=mixed)
         if reason is not None:
             self._graph = None
             report(reason)
-
-    def _reason_against_graph(self) -> str | None:
-        assert self._now is not None
-        if self._now.scope.groups is not None:
-            return "a plugin mixes in samples of other experiences"
-        if self.ssl is not None and type(self.ssl) not in HEADS.values():
-            return f"{type(self.ssl).__name__} may count or draw on the host, unseen by a graph"
-        if self.ssl is not None and self.ssl.waits_for_device:
-            return f"the loss of {type(self.ssl).__name__} waits for the device"
-        return reason_against(self, DLCPAStrategy)
 
     def _whole_iteration(self, targets: Tensor, *images: Tensor) -> tuple[Tensor, Tensor]:
         assert self._now is not None

@@ -40,10 +40,11 @@ from torch.optim import SGD, Adagrad, Adam
 from torch.optim.lr_scheduler import MultiStepLR, StepLR
 
 from avalanche_dlcpa import DLCPAStrategy, PaperViews, cuda_graph
+from avalanche_dlcpa.classifier_scope import scope_of
+from avalanche_dlcpa.graph_guards import HOOKS_AMID, on_host, what_stays
 from avalanche_dlcpa.learning_steps import LearningSteps
 from avalanche_dlcpa.loss_watch import LossWatch
 from avalanche_dlcpa.self_supervised import HEADS
-from avalanche_dlcpa.task_classifiers import scope_of
 
 
 class Counts(NamedTuple):
@@ -233,7 +234,7 @@ def moved(tensor):
 
 def test_a_learning_rate_in_a_tensor_that_changes_in_place_is_noticed():
     strategy = strategy_of(SmallCNN(), lr=torch.tensor(0.1))
-    fixed = cuda_graph.what_stays(strategy)
+    fixed = what_stays(strategy)
     before = fixed()
     assert fixed() == before
     strategy.optimizer.param_groups[0]["lr"].fill_(0.05)  # as torch's schedulers do
@@ -275,7 +276,7 @@ def test_what_an_optimizer_makes_anew_is_there_before_a_capture(monkeypatch):
     assert lacking == [[], []] * 3
 
 
-@pytest.mark.parametrize("hook", cuda_graph.HOOKS_AMID)
+@pytest.mark.parametrize("hook", HOOKS_AMID)
 def test_metrics_that_act_amid_an_iteration_are_heard(graphs, log, hook):
     class Listening(type(accuracy_metrics(epoch=True)[0])):
         pass
@@ -286,7 +287,7 @@ def test_metrics_that_act_amid_an_iteration_are_heard(graphs, log, hook):
     assert f"Listening acts in `{hook}`" in log.text
 
 
-@pytest.mark.parametrize("hook", cuda_graph.HOOKS_AMID)
+@pytest.mark.parametrize("hook", HOOKS_AMID)
 def test_loggers_that_act_amid_an_iteration_are_heard(graphs, log, hook):
     class Listening(TextLogger):
         pass
@@ -350,15 +351,15 @@ def test_what_draws_or_counts_on_the_host_is_not_captured(graphs, log, make_mode
 
 def test_the_generator_of_the_host_is_watched_where_the_device_has_its_own():
     strategy = strategy_of(SmallCNN())
-    on_host = cuda_graph.on_host(strategy)
-    before = on_host()
+    state = on_host(strategy)
+    before = state()
     torch.rand(1)
-    assert on_host() == before  # it is the device's
+    assert state() == before  # it is the device's
     strategy.device = torch.device("meta")
-    before = on_host()
-    assert on_host() == before
+    before = state()
+    assert state() == before
     torch.rand(1)
-    assert on_host() != before
+    assert state() != before
 
 
 def test_a_replay_returns_columns_for_classes_that_were_evaluated_meanwhile(graphs):
@@ -406,7 +407,7 @@ def hooked(optimizer):
     return optimizer
 
 
-@pytest.mark.parametrize("hook", cuda_graph.HOOKS_AMID)
+@pytest.mark.parametrize("hook", HOOKS_AMID)
 def test_plugins_that_act_amid_an_iteration_are_heard(graphs, log, hook):
     plugin = Probe(**{hook: lambda strategy: None})
     _, _, seen = trained(cuda_graph=True, plugins=[plugin])
@@ -497,10 +498,10 @@ def test_a_subclass_with_an_iteration_of_its_own_is_heard(graphs, log):
     model = SmallCNN()
     strategy = Louder(
         model=model, optimizer=SGD(model.parameters(), lr=0.1), ssl=None, train_mb_size=16,
-        evaluator=None, plugins=[Probe(before_training_epoch=lambda s: s._graph)],
+        evaluator=None, plugins=[Probe(after_training_epoch=lambda s: s._graph)],
     )  # fmt: skip
     strategy.train(tensors_stream(size=8).train_stream[0])
-    assert strategy.plugins[0].seen["before_training_epoch"] == [None]
+    assert strategy.plugins[0].seen["after_training_epoch"] == [None]
     assert "Louder has a `criterion` of its own" in log.text
 
 

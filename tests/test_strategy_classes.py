@@ -16,8 +16,9 @@ from helpers import (
 from torch import nn
 from torch.nn.functional import cross_entropy, linear
 
+from avalanche_dlcpa.classifier_scope import scope_of
 from avalanche_dlcpa.model_head import HeadStart
-from avalanche_dlcpa.task_classifiers import TaskClassifiers, scope_of
+from avalanche_dlcpa.task_classifiers import TaskClassifiers
 
 WEIGHT = 3.0
 
