@@ -27,7 +27,7 @@ from avalanche_dlcpa.task_classifiers import TaskClassifiers, frozen_classifiers
 from avalanche_dlcpa.training_guards import preserved_random_states
 
 # The best of 35 combinations on the validation split of real CIFAR-100 (DLCPA with MoCoV2, 10 tasks
-# of 10 classes, D = 128, three seeds), on average over statistics of 5, 12, 45 and all 180 images a
+# of 10 classes, D = 128, three seeds), on average over statistics of 5, 12, 45 and all 200 images a
 # class: `python -m benchmarks.gaussian --validation --images-per-class ...`.
 COVARIANCE_PRIOR = 8.0
 MAP_PRIOR = 0.2

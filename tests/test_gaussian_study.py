@@ -46,7 +46,7 @@ from benchmarks.markup import as_markdown
 from benchmarks.methods import METHODS
 from benchmarks.recalibration import recalibration
 from benchmarks.run import run_cell
-from benchmarks.settings import SETTINGS
+from benchmarks.settings import SETTINGS, _few_images
 from benchmarks.training import build_strategy, summary_of
 
 TWIN = "digits-cifar100-10"
@@ -451,9 +451,10 @@ def test_the_defaults_are_the_best_on_the_validation_split():
     [runs] = gaussian_report.load(RESULTS, "valid_stream").values()
     best = gaussian_report.combinations_table(runs).rows[0].label
     assert best == combination_of(COVARIANCE_PRIOR, MAP_PRIOR)
-    assert sorted(run["images_per_class"] or 180 for run in runs) == 3 * [5] + 3 * [12] + 3 * [
-        45
-    ] + 3 * [180]
+    images = sorted(run["images_per_class"] or 200 for run in runs)  # None: all of the setting
+    assert images == 3 * [5] + 3 * [12] + 3 * [45] + 3 * [200]
+    stream = SETTINGS["lab-cifar100"].make_stream
+    assert (stream.func, stream.args[-1]) == (_few_images, 200)
 
 
 def test_an_empty_folder_is_refused(tmp_path):
