@@ -22,7 +22,8 @@ from benchmarks.names import expect_known
 from benchmarks.pool import add_pool_arguments, pool_of
 from benchmarks.run import remove_checkpoints
 from benchmarks.settings import SCALES, SETTINGS
-from benchmarks.tune import choose, complete, to_tune, tune
+from benchmarks.trials import choose
+from benchmarks.tune import complete, to_tune, tune
 from benchmarks.without_runs import COMMANDS
 
 

@@ -4,19 +4,15 @@
 
 Optuna goes through the combinations of a method's grid (`benchmarks.grids`), each trained on the
 first experiences with the validation split held out. Every trial adds a row to
-``benchmarks/results/tuning.csv``; what the file already holds is not run again. The chosen values,
-those with the highest Class-IL ACC among those within a point of the best Task-IL ACC, go to
-``benchmarks/results/hyperparameters.json`` with their provenance.
+``benchmarks/results/tuning.csv``; what the file already holds is not run again, and then the best
+values are chosen (`benchmarks.trials`).
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import itertools
 import json
 import math
-import statistics
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,27 +24,14 @@ import optuna
 from avalanche_dlcpa import NonFiniteLossError
 from benchmarks.cells import Cell, Result, read_result, result_path
 from benchmarks.grids import GRIDS, Grid
-from benchmarks.hyperparameters import CHOSEN, DIVERGED, PUBLISHED
-from benchmarks.json_file import save_json
+from benchmarks.hyperparameters import PUBLISHED
 from benchmarks.live import run_grid
 from benchmarks.methods import METHODS
 from benchmarks.names import expect_known
 from benchmarks.origin import commit
 from benchmarks.pool import Runner, add_pool_arguments, pool_of
 from benchmarks.settings import SETTINGS
-
-TUNING = Path(__file__).parent / "results" / "tuning.csv"
-FIELDS = (
-    "setting",
-    "method",
-    "num_experiences",
-    "seed",
-    "hyperparameters",
-    "class_il_ACC",
-    "task_il_ACC",
-    "commit",
-)
-Row = dict[str, str]
+from benchmarks.trials import TUNING, add_row, choose, finalists, in_grids, read_rows
 
 
 def propose(grids: list[Grid], *, most: int | None = None) -> list[dict[str, Any]]:
@@ -91,94 +74,6 @@ def _grids_of(setting: str) -> dict[str, list[Grid]]:
 def to_tune(setting: str) -> list[str]:
     """Methods that have a grid in a setting, and no published values there."""
     return [name for name in GRIDS.get(setting, {}) if name not in PUBLISHED.get(setting, {})]
-
-
-def read_rows(path: Path = TUNING) -> list[Row]:
-    """The trials that have been run so far."""
-    if not path.exists():
-        return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def in_grids(rows: Iterable[Row]) -> list[Row]:
-    """Those of the trials that are in the grids of today, not in earlier ones."""
-    words = {
-        (setting, method): {
-            json.dumps(dict(zip(grid, values, strict=True)))
-            for grid in of_method
-            for values in itertools.product(*grid.values())
-        }
-        for setting, grids in GRIDS.items()
-        for method, of_method in grids.items()
-    }
-    return [r for r in rows if r["hyperparameters"] in words.get((r["setting"], r["method"]), ())]
-
-
-def best(rows: Iterable[Row], setting: str, method: str) -> dict[str, Any]:
-    """The highest Class-IL ACC among those within a point of the best Task-IL ACC, over all seeds.
-
-    Only values that were tried with as many seeds as any others count. What is known to diverge in
-    a longer run is left out. Of equals, and where Class-IL is undefined, Task-IL decides.
-
-    Returns:
-        ``hyperparameters``, mean ``class_il_ACC`` and ``task_il_ACC`` (None: undefined),
-        ``num_trials`` and ``seeds`` they were chosen from, and ``commits``.
-
-    Raises:
-        ValueError: No rows of that setting and method.
-    """
-    diverged = DIVERGED.get((setting, method), [])
-    own = [row for row in rows if (row["setting"], row["method"]) == (setting, method)]
-    sound = [row for row in own if json.loads(row["hyperparameters"]) not in diverged]
-    if not sound:
-        raise ValueError(f"Expected tuning rows of {method} in {setting}, got none.")
-    scores: dict[str, dict[str, tuple[float, float]]] = {}
-    for row in sound:
-        scores.setdefault(row["hyperparameters"], {})[row["seed"]] = _accuracies(row)
-    most_seeds = max(map(len, scores.values()))
-    means = {
-        words: tuple(statistics.fmean(scenario) for scenario in zip(*pairs.values(), strict=True))
-        for words, pairs in scores.items()
-        if len(pairs) == most_seeds
-    }
-    top = max(task_il for _, task_il in means.values())
-    near = [words for words, (_, task_il) in means.items() if task_il >= top - 0.01]
-    chosen = max(near, key=means.__getitem__)
-    names = ("class_il_ACC", "task_il_ACC")
-    undefined = {name for name in names if not any(row[name] for row in sound)}
-    return {
-        "hyperparameters": json.loads(chosen),
-        **{
-            name: None if name in undefined else round(mean, 4)
-            for name, mean in zip(names, means[chosen], strict=True)
-        },
-        "num_trials": len(own),
-        "seeds": sorted({int(row["seed"]) for row in own}),
-        "commits": sorted({row["commit"] for row in own}),
-    }
-
-
-def finalists(
-    rows: Iterable[Row], setting: str, method: str, *, seed: int, count: int
-) -> list[dict[str, Any]]:
-    """The combinations with the highest sum of Class-IL and Task-IL ACC of one seed.
-
-    Args:
-        rows: Of trials.
-        setting: Of the trials.
-        method: Of the trials.
-        seed: Of the trials.
-        count: How many.
-    """
-    place = (setting, method, str(seed))
-    own = [row for row in rows if (row["setting"], row["method"], row["seed"]) == place]
-    best_first = sorted(own, key=lambda row: -sum(_accuracies(row)))
-    return [json.loads(row["hyperparameters"]) for row in best_first[:count]]
-
-
-def _accuracies(row: Row) -> tuple[float, float]:
-    return float(row["class_il_ACC"] or 0), float(row["task_il_ACC"] or 0)
 
 
 def tune(
@@ -244,9 +139,9 @@ def _try_all(
 
     def enter(cell: Cell, failure: str | None) -> None:
         if failure is None:
-            _add_row(path, _row(cell, read_result(result_path(cell, folder))))
+            add_row(path, _row(cell, read_result(result_path(cell, folder))))
         elif NonFiniteLossError.__name__ in failure:  # a result, too
-            _add_row(path, _row(cell, None))
+            add_row(path, _row(cell, None))
 
     failures = run_grid(cells, run, on_end=enter)
     # The logs go with the folder of the results.
@@ -272,33 +167,10 @@ def _row(cell: Cell, result: Result | None) -> tuple[Any, ...]:
     return (cell.setting, cell.method, cell.num_experiences, cell.seed, words, *scores, code)
 
 
-def _add_row(path: Path, row: tuple[Any, ...]) -> None:
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if file.tell() == 0:
-            writer.writerow(FIELDS)
-        writer.writerow(row)
-
-
 def complete(methods: Iterable[str], failures: Mapping[Cell, str]) -> list[str]:
     """Those of the methods without a trial that failed otherwise than by diverging."""
     broken = {c.method for c, why in failures.items() if NonFiniteLossError.__name__ not in why}
     return [method for method in methods if method not in broken]
-
-
-def choose(setting: str, methods: Iterable[str], path: Path = CHOSEN) -> dict[str, dict[str, Any]]:
-    """Write what is best, method by method, into the file of the chosen values; returns it."""
-    methods = list(methods)
-    chosen = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    rows = in_grids(read_rows())
-    for method in methods:
-        chosen.setdefault(setting, {})[method] = best(rows, setting, method)
-    in_order = {
-        setting: {method: values[method] for method in METHODS if method in values}
-        for setting, values in chosen.items()
-    }
-    save_json(in_order, path)
-    return {method: chosen[setting][method] for method in methods}
 
 
 def main() -> None:

@@ -1,0 +1,146 @@
+"""What has been tried on the validation split, and what is chosen from it.
+
+``benchmarks/results/tuning.csv`` has a row a trial; the values with the highest Class-IL ACC among
+those within a point of the best Task-IL ACC go to ``benchmarks/results/hyperparameters.json`` with
+their provenance.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.grids import GRIDS
+from benchmarks.hyperparameters import CHOSEN, DIVERGED
+from benchmarks.json_file import save_json
+from benchmarks.methods import METHODS
+
+TUNING = Path(__file__).parent / "results" / "tuning.csv"
+FIELDS = (
+    "setting",
+    "method",
+    "num_experiences",
+    "seed",
+    "hyperparameters",
+    "class_il_ACC",
+    "task_il_ACC",
+    "commit",
+)
+Row = dict[str, str]
+
+
+def read_rows(path: Path = TUNING) -> list[Row]:
+    """The trials that have been run so far."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def add_row(path: Path, row: tuple[Any, ...]) -> None:
+    """Add a trial, with the values of `FIELDS`."""
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if file.tell() == 0:
+            writer.writerow(FIELDS)
+        writer.writerow(row)
+
+
+def in_grids(rows: Iterable[Row]) -> list[Row]:
+    """Those of the trials that are in the grids of today, not in earlier ones."""
+    words = {
+        (setting, method): {
+            json.dumps(dict(zip(grid, values, strict=True)))
+            for grid in of_method
+            for values in itertools.product(*grid.values())
+        }
+        for setting, grids in GRIDS.items()
+        for method, of_method in grids.items()
+    }
+    return [r for r in rows if r["hyperparameters"] in words.get((r["setting"], r["method"]), ())]
+
+
+def best(rows: Iterable[Row], setting: str, method: str) -> dict[str, Any]:
+    """The highest Class-IL ACC among those within a point of the best Task-IL ACC, over all seeds.
+
+    Only values that were tried with as many seeds as any others count. What is known to diverge in
+    a longer run is left out. Of equals, and where Class-IL is undefined, Task-IL decides.
+
+    Returns:
+        ``hyperparameters``, mean ``class_il_ACC`` and ``task_il_ACC`` (None: undefined),
+        ``num_trials`` and ``seeds`` they were chosen from, and ``commits``.
+
+    Raises:
+        ValueError: No rows of that setting and method.
+    """
+    diverged = DIVERGED.get((setting, method), [])
+    own = [row for row in rows if (row["setting"], row["method"]) == (setting, method)]
+    sound = [row for row in own if json.loads(row["hyperparameters"]) not in diverged]
+    if not sound:
+        raise ValueError(f"Expected tuning rows of {method} in {setting}, got none.")
+    scores: dict[str, dict[str, tuple[float, float]]] = {}
+    for row in sound:
+        scores.setdefault(row["hyperparameters"], {})[row["seed"]] = _accuracies(row)
+    most_seeds = max(map(len, scores.values()))
+    means = {
+        words: tuple(statistics.fmean(scenario) for scenario in zip(*pairs.values(), strict=True))
+        for words, pairs in scores.items()
+        if len(pairs) == most_seeds
+    }
+    top = max(task_il for _, task_il in means.values())
+    near = [words for words, (_, task_il) in means.items() if task_il >= top - 0.01]
+    chosen = max(near, key=means.__getitem__)
+    names = ("class_il_ACC", "task_il_ACC")
+    undefined = {name for name in names if not any(row[name] for row in sound)}
+    return {
+        "hyperparameters": json.loads(chosen),
+        **{
+            name: None if name in undefined else round(mean, 4)
+            for name, mean in zip(names, means[chosen], strict=True)
+        },
+        "num_trials": len(own),
+        "seeds": sorted({int(row["seed"]) for row in own}),
+        "commits": sorted({row["commit"] for row in own}),
+    }
+
+
+def finalists(
+    rows: Iterable[Row], setting: str, method: str, *, seed: int, count: int
+) -> list[dict[str, Any]]:
+    """The combinations with the highest sum of Class-IL and Task-IL ACC of one seed.
+
+    Args:
+        rows: Of trials.
+        setting: Of the trials.
+        method: Of the trials.
+        seed: Of the trials.
+        count: How many.
+    """
+    place = (setting, method, str(seed))
+    own = [row for row in rows if (row["setting"], row["method"], row["seed"]) == place]
+    best_first = sorted(own, key=lambda row: -sum(_accuracies(row)))
+    return [json.loads(row["hyperparameters"]) for row in best_first[:count]]
+
+
+def _accuracies(row: Row) -> tuple[float, float]:
+    return float(row["class_il_ACC"] or 0), float(row["task_il_ACC"] or 0)
+
+
+def choose(setting: str, methods: Iterable[str], path: Path = CHOSEN) -> dict[str, dict[str, Any]]:
+    """Write what is best, method by method, into the file of the chosen values; returns it."""
+    methods = list(methods)
+    chosen = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    rows = in_grids(read_rows())
+    for method in methods:
+        chosen.setdefault(setting, {})[method] = best(rows, setting, method)
+    in_order = {
+        setting: {method: values[method] for method in METHODS if method in values}
+        for setting, values in chosen.items()
+    }
+    save_json(in_order, path)
+    return {method: chosen[setting][method] for method in methods}

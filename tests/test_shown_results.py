@@ -1,0 +1,186 @@
+"""What the README says and shows is what the committed results hold."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import demo, trials
+from benchmarks.cells import check_same
+from benchmarks.experiments import EXPERIMENTS
+from benchmarks.hyperparameters import CHOSEN
+from benchmarks.loading import cell_of, load_results
+from benchmarks.markup import as_markdown
+from benchmarks.methods import METHODS
+from benchmarks.orders import order_tables
+from benchmarks.origin import commit
+from benchmarks.tables import comparison_table
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def test_the_readme_counts_the_methods():
+    assert f"Grids of {len(METHODS)} methods" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("setting", ["digits", "lab-cifar100"])
+def test_the_tables_of_the_readme_are_those_of_the_results(setting):
+    results, skipped = load_results(RESULTS)
+    assert not skipped
+    chosen = [result for result in results if result["setting"] == setting]
+    assert {r["method"] for r in chosen} == set(demo.METHODS)
+    for result in chosen:
+        check_same(result, cell_of(result))
+    assert as_markdown(comparison_table(chosen)) in (ROOT / "README.md").read_text()
+
+
+def test_the_tables_of_the_lab_grid_are_those_of_the_results():
+    setting, text = "lab-cifar100-10", (ROOT / "README.md").read_text()
+    chosen = [result for result in load_results(RESULTS)[0] if result["setting"] == setting]
+    assert {r["method"] for r in chosen} == set(EXPERIMENTS["grid"].methods)
+    for result in chosen:
+        check_same(result, cell_of(result))
+    for table in (comparison_table(chosen), *order_tables("grid", "lab", chosen)):
+        assert as_markdown(table) in text
+    stl, joint = ([r for r in chosen if r["method"] == name] for name in ("stl", "joint"))
+    assert {r["task_il"]["BWT"] for r in stl} == {0.0}
+    others = max(r["class_il"]["ACC"] for r in chosen if r["method"] != "joint")
+    assert min(r["class_il"]["ACC"] for r in joint) > others
+
+
+NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def test_what_the_readme_says_of_the_lab_grid():
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert "leads the exemplar-free methods of one network in both scenarios" in text
+    assert "it falls by four points in both scenarios, more than half of the way to (d)" in text
+    found = {}
+    for result in load_results(RESULTS)[0]:
+        if result["setting"] == "lab-cifar100-10":
+            name = ", ".join([result["method"], *result["changes"]])
+            pair = [100 * result[scenario]["ACC"] for scenario in ("class_il", "task_il")]
+            found.setdefault(name, []).append(pair)
+    means = {name: np.mean(pairs, axis=0) for name, pairs in found.items()}
+    simclr, *others = (means[f"dlcpa-{ssl}"] for ssl in ("simclr", "mocov2", "byol"))
+    ablations = {letter: means[f"dlcpa-{letter}"] for letter in "abcde"}
+    leads = simclr - np.max([*ablations.values(), *others], axis=0)
+    assert (leads > 0).all()
+    assert leads[0] < np.std(found["dlcpa-c"], axis=0, ddof=1)[0]
+    free = [means[name] for name in ("stl-me", "naive", "ewc", "lwf", "lwf, lr, strength")]
+    gap = np.min([simclr, *others], axis=0) - np.max(free, axis=0)
+    assert (
+        "the other exemplar-free methods of one network are at least "
+        f"{NUMBERS[round(gap[0])]} points of Class-IL and {NUMBERS[round(gap[1])]} of Task-IL "
+    ) in text
+    before = means["lwf, lr, strength"][1]
+    assert f"and has {means['lwf'][1]:.0f} % of Task-IL after ten; with the" in text
+    assert f"without the schedule, 0.02 and 10, it has {before:.0f} %." in text
+    ahead = means["stl"] - simclr
+    assert ahead[1] > 2
+    assert abs(ahead[0]) < np.std(found["stl"], axis=0, ddof=1)[0]
+    assert means["stl"][1] == max(mean[1] for mean in means.values())
+    behind = np.stack([ablations["a"] - ablations[letter] for letter in "ed"])
+    assert behind.round().tolist() == [[2, 3], [4, 5]]
+    for other in others:
+        assert all((abs(other - ablations[letter]) < 2).all() for letter in "ab")
+        assert abs(other[1] - ablations["c"][1]) < 1
+        assert other[0] < ablations["c"][0]
+    assert (means["der++"] < np.min([*(ablations[x] for x in "abc"), *others], axis=0)).all()
+    assert (means["ewc"] < means["naive"]).all()
+    fall, way = (means["dlcpa-c"] - means[name] for name in ("dlcpa-c, ema_decay", "dlcpa-d"))
+    assert fall == pytest.approx(np.full(2, 4), abs=0.5)
+    assert (fall > way / 2).all()
+
+
+def best_of_trials():
+    """The best Task-IL in percent of each method, with and without the schedule, at lab scale."""
+    best = {}
+    for row in trials.read_rows():
+        if row["setting"] == "lab-cifar100-10":
+            place = row["method"], "last_epochs" in json.loads(row["hyperparameters"])
+            best[place] = max(best.get(place, 0.0), 100 * float(row["task_il_ACC"]))
+    return best
+
+
+def test_what_the_readme_says_of_the_schedule():
+    text = " ".join((ROOT / "README.md").read_text().split())
+    best = best_of_trials()
+    gains = {name: (best[name, False], best[name, True]) for name in ("stl", "naive", "lwf")}
+    stl, naive, lwf = (f"{before:.0f} to {after:.0f} %" for before, after in gains.values())
+    assert (
+        f"the schedule took the best Task-IL of STL from {stl}, that of Naive from {naive} and "
+        f"that of LwF from {lwf}."
+    ) in text
+    assert "without the schedule its best trial was behind those of all variants of DLCPA" in text
+    dlcpa = [method for method in EXPERIMENTS["grid"].methods if method.startswith("dlcpa")]
+    assert best["stl", False] < min(best[method, False] for method in dlcpa)
+    waiting = [name for name in EXPERIMENTS["grid"].methods if name not in (*gains, *dlcpa)]
+    assert sorted(waiting) == ["der++", "ewc", "gem", "joint", "stl-me", "stl-me-finetuned"]
+    assert not [name for name in waiting if (name, True) in best]
+
+
+def test_every_method_of_the_lab_grid_had_as_many_trials_as_the_readme_says():
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert (
+        "eight combinations each were tried for every method, and twelve for EWC and DER++" in text
+    )
+    entries = json.loads(CHOSEN.read_text())["lab-cifar100-10"]
+    trials = {name: entries[name]["num_trials"] for name in EXPERIMENTS["grid"].methods}
+    others = {"ewc": 12, "der++": 12}
+    assert trials == {**dict.fromkeys(trials, 8), **others}
+
+
+def test_what_the_readme_says_of_a_head_a_task():
+    best = best_of_trials()
+    said = [f"{best[name, False]:.0f}" for name in ("naive-heads", "ewc-heads", "naive", "ewc")]
+    assert said == ["30", "24", "35", "31"]
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert (
+        "with a head a task, Naive and EWC had 30 and 24 % of Task-IL after the three tasks of the "
+        "trials, and 35 and 31 % with one" in text
+    )
+
+
+def test_what_a_method_keeps_does_not_depend_on_the_seed():
+    kept = {}
+    for result in load_results(RESULTS)[0]:
+        if result["method"] in METHODS:
+            run = (result["setting"], result["method"], str(result["changes"]))
+            kept.setdefault(run, set()).add(result["memory"]["kept_bytes"])
+    assert {len(sizes) for sizes in kept.values()} == {1}
+
+
+def test_the_commits_that_results_name_are_in_the_history():
+    def git(*words):
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+
+    if commit() == "unknown" or "true" in git("rev-parse", "--is-shallow-repository").stdout:
+        pytest.skip("no clone, or one without its history")
+    texts = [path.read_text() for path in RESULTS.rglob("*.json")]
+    named = {name for text in texts for name in re.findall(r'"commit": "(\w+)\+?"', text)}
+    assert len(named) > 5
+    lost = [name for name in named if git("merge-base", "--is-ancestor", name, "HEAD").returncode]
+    assert lost == []
+
+
+def test_what_the_readme_says_of_the_last_task_in_the_lab_setting():
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert "on the last it is at 8 % where the others" in text
+    assert "are above 60 %" in text
+    found = {}
+    for result in load_results(RESULTS)[0]:
+        if result["setting"] == "lab-cifar100":
+            last_row = result["class_il"]["accuracy_matrix"][-1]
+            found.setdefault(result["method"], []).append(last_row)
+    means = {method: 100 * np.mean(rows, axis=0) for method, rows in found.items()}
+    ours = means.pop("dlcpa-mocov2")
+    assert round(ours[-1]) == 8
+    assert ours[:3].min() > ours[3:].max()
+    for other in means.values():
+        assert other[-1] > 60
+        assert other[:-2].max() == 0
