@@ -120,3 +120,29 @@ def test_the_code_of_the_readme_runs(tmp_path):
 AGAIN = """model = resnet18(num_classes=10, in_channels=1, width=4)
 strategy = DLCPAStrategy(
     model=model"""
+
+
+def test_the_map_of_the_benchmarks_names_each_of_their_files():
+    _, _, places = (ROOT / "benchmarks" / "README.md").read_text().partition("## Where things are")
+    files = {path.name for path in (ROOT / "benchmarks").glob("*.py")} - {"__init__.py"}
+    assert set(re.findall(r"\[(\w+\.py)\]\(\1\)", places)) == files
+
+
+PAGES = [
+    *sorted(page.relative_to(ROOT) for page in ROOT.glob("*.md")),
+    Path("benchmarks/README.md"),
+    Path("tests/fixtures/README.md"),
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_links_lead_somewhere(page):
+    text = (ROOT / page).read_text()
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+        name, _, anchor = target.partition("#")
+        path = (ROOT / page.parent / name) if name else ROOT / page
+        assert path.exists(), target
+        if anchor:
+            heads = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+            anchors = {re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in heads}
+            assert anchor in anchors, target
