@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from avalanche_dlcpa.alignment import ClassifierAlignment
 from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
 from avalanche_dlcpa.experiences import classes_of, task_label_of
-from avalanche_dlcpa.model_head import find_head, linear_of
+from avalanche_dlcpa.model_head import find_head, linear_of, watch_answer_
 from avalanche_dlcpa.schedules import SchedulerFactory
 
 
@@ -52,6 +52,7 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
         self.head = head
         self.alignment = ClassifierAlignment(lr, scheduler)
         self._classes: Tensor | None = None
+        self._has_checked = False
 
     def before_training(self, strategy: Any, **kwargs: Any) -> None:
         """Find the head and take it out of the average."""
@@ -69,6 +70,13 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
         layer = self._layer(strategy)
         self._classes = torch.tensor(classes_of(strategy.experience), device=layer.weight.device)
         self.alignment.begin(layer.requires_grad_(True).parameters())
+
+    def before_forward(self, strategy: Any, **kwargs: Any) -> None:
+        """Look once whether the model answers with what its head gives, and nothing after it."""
+        if not self._has_checked:
+            assert self.head is not None
+            watch_answer_(strategy.model, self.head)
+            self._has_checked = True
 
     def _model(self, strategy: Any) -> nn.Module:
         if self.average is None:

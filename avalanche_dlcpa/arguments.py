@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import numbers
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from avalanche_dlcpa.self_supervised import SelfSupervisedHead
+from avalanche_dlcpa.precision import PRECISIONS
+
+if TYPE_CHECKING:
+    from avalanche_dlcpa.self_supervised import SelfSupervisedHead
 
 
 def plain_options(value: Any) -> list[Any]:
@@ -57,6 +61,12 @@ def expect_rate(name: str, lr: Any) -> None:
         raise ValueError(f"Expected {name} to be finite and above 0, got {lr}.")
 
 
+def expect_momentum(momentum: Any) -> None:
+    """Refuse a momentum with which a momentum encoder would run away from what it follows."""
+    if not isinstance(momentum, numbers.Real) or not 0 <= float(momentum) <= 1:
+        raise ValueError(f"Expected `momentum` to be at least 0 and at most 1, got {momentum!r}.")
+
+
 def expect_decay(ema_decay: Any) -> None:
     """Refuse a decay with which an exponential average would stand still, or run away."""
     if not isinstance(ema_decay, numbers.Real) or not 0 <= float(ema_decay) < 1:
@@ -84,15 +94,16 @@ def expect_epochs(train_epochs: Any) -> None:
         raise ValueError(f"Expected `train_epochs` to be at least 1, got {train_epochs!r}.")
 
 
-def expect_criterion(criterion: Any, num_classes: int | None = None) -> None:
-    """Refuse a criterion that answers no scalar, or, once K is known, weighs other columns."""
+def expect_criterion(criterion: Any) -> None:
+    """Refuse a criterion that answers no scalar, or weighs classes by their columns."""
     if getattr(criterion, "reduction", "mean") == "none":
         raise ValueError("Expected a criterion that answers a scalar, got reduction='none'.")
     weight = getattr(criterion, "weight", None)
-    if num_classes is not None and isinstance(weight, Tensor) and len(weight) != num_classes:
+    if isinstance(weight, Tensor):
         raise ValueError(
-            f"Expected the criterion to have a weight for each of the {num_classes} classes of the "
-            f"experience, got {len(weight)}: it sees the logits of those alone. Leave `weight` out."
+            f"Expected a criterion without a weight for each class, got one of {len(weight)}: in "
+            "training it sees the logits of an experience's classes alone, at evaluation those of "
+            "all. Leave `weight` out."
         )
 
 
@@ -104,6 +115,25 @@ def expect_batch_size(size: int, ssl: SelfSupervisedHead | None, needs_two: bool
             f"got {size}."
         )
     expect_queue(ssl, size)
+
+
+def expect_eval_batch_size(size: Any) -> None:
+    """Refuse mini-batches of no sample at evaluation."""
+    if size is not None and (not isinstance(size, numbers.Integral) or int(size) < 1):
+        raise ValueError(
+            f"Expected `eval_mb_size` to be at least 1, got {size!r}: None for that of training."
+        )
+
+
+def expect_precision(precision: str, model: nn.Module) -> None:
+    """Refuse a precision that there is not, or that torch would pass over without a word."""
+    expect_choice("precision", precision, PRECISIONS)
+    is_double = any(parameter.dtype == torch.float64 for parameter in model.parameters())
+    if precision != "float32" and is_double:
+        raise ValueError(
+            f"Expected a model in float32 for precision='{precision}', got parameters in float64, "
+            "which torch's autocast leaves as they are: call model.float()."
+        )
 
 
 def expect_queue(ssl: SelfSupervisedHead | None, batch_size: int) -> None:

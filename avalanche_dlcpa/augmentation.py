@@ -159,7 +159,7 @@ def crop_boxes(
     last = torch.ones_like(place[:1])
     heights = torch.cat([(area / ratio).sqrt().round(), last_height * last])
     widths = torch.cat([(area * ratio).sqrt().round(), last_width * last])
-    fits = (heights <= all_rows) & (widths <= all_columns)
+    fits = (heights <= all_rows) & (widths <= all_columns) & (heights > 0) & (widths > 0)
     first = fits.int().argmax(dim=0, keepdim=True)
     height, width = heights.gather(0, first)[0], widths.gather(0, first)[0]
     room = torch.stack((all_rows - height, all_columns - width))

@@ -12,7 +12,11 @@ from torch import Tensor, nn
 
 from avalanche_dlcpa.averaging import EMA_DECAY, ParameterAverage
 from avalanche_dlcpa.batch_norm import copy_statistics_, recalibrate_batch_norm_
-from avalanche_dlcpa.training_guards import preserved_random_states
+from avalanche_dlcpa.training_guards import (
+    evaluate_at_end_,
+    expect_one_strategy,
+    preserved_random_states,
+)
 
 
 class _Block(NamedTuple):
@@ -69,6 +73,7 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
         self._generations: list[_Generation] = []
         self._left_out: str | None = None
         self._own_model: nn.Module | None = None
+        self._clock: Any = None
         self._has_statistics = False
 
     def leave_out(self, prefix: str) -> None:
@@ -77,6 +82,9 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
 
     def before_training(self, strategy: Any, **kwargs: Any) -> None:
         """Put the strategy's own model back where an evaluation that raised has left the mean."""
+        why = "it averages the model of the first"
+        expect_one_strategy(self, self._clock, strategy, why=why)
+        self._clock = strategy.clock
         if self._own_model is not None:
             self._give_back(strategy)
             strategy.model.train()
@@ -110,6 +118,10 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
             torch._foreach_copy_(mean, _pieces(new, parameters))
             average = ParameterAverage(mean, update=self.update, ema_decay=self.ema_decay)
             self._generations.append(_Generation(self.num_averaged, new, average))
+
+    def before_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
+        """Have the end of the experience evaluated, where the mean has statistics of its own."""
+        evaluate_at_end_(strategy)
 
     def after_update(self, strategy: Any, **kwargs: Any) -> None:
         """Write the mean that includes the step just taken."""

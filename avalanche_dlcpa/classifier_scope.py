@@ -29,8 +29,9 @@ class ClassifierScope:
         width: One more than the largest of them.
         codes: ``task label * width + class label`` of each, sorted, (K,).
         order: The columns in the order of the codes, (K,).
-        groups: Where samples of several tasks come together: the group of each column, (K,), and
-            columns compete within their group; None: all with all.
+        groups: Where samples of several tasks come together: the group of the samples of each
+            column, (K,); None: all columns compete for all.
+        members: Which columns compete for the samples of each group, (G, K), bool; None likewise.
     """
 
     layers: list[nn.Linear]
@@ -41,6 +42,7 @@ class ClassifierScope:
     codes: Tensor
     order: Tensor
     groups: Tensor | None
+    members: Tensor | None
 
     def logits(self, features: Tensor, *, frozen: bool) -> Tensor:
         """Logits (B, K) of features (B, D).
@@ -92,10 +94,11 @@ class ClassifierScope:
             if targets.device.type == "cpu":  # where `targets` has raised
                 return criterion(logits, targets)
             return nan_where_strange(criterion(logits, targets.clamp(min=0)), targets)
+        assert self.members is not None
         group_of = self.groups[targets]
         total = logits.new_zeros(())
         for group in group_of.unique():
-            rows, columns = group_of == group, (self.groups == group).nonzero().flatten()
+            rows, columns = group_of == group, self.members[group].nonzero().flatten()
             own = torch.searchsorted(columns, targets[rows])
             total = total + rows.sum() * criterion(logits[rows][:, columns], own)
         return total / len(targets)
@@ -104,8 +107,8 @@ class ClassifierScope:
         """Logits (B, K) ordered by class label, (B, W), as `TaskClassifiers.answer` orders them."""
         lowest = logits.detach().amin(dim=1, keepdim=True) - MASK_MARGIN
         if self.groups is not None:
-            allowed = self.groups[targets].unsqueeze(1) == self.groups
-            logits = torch.where(allowed, logits, lowest)
+            assert self.members is not None
+            logits = torch.where(self.members[self.groups[targets]], logits, lowest)
         rows = lowest.expand(-1, num_outputs)
         return rows.scatter_reduce(1, self.labels.expand_as(logits), logits, "amax")
 
@@ -137,21 +140,19 @@ def scope_of(
     """
     device = classifiers.linears[0].weight.device
     current = {(task_label, label) for label in classes}
-    layers, keys, groups = [], [], []
+    layers, keys, numbers = [], [], []
     column = 0
     for layer in classifiers.linears:
         own = slice(column, column := column + layer.out_features)
-        own_keys, numbers = classifiers.keys[own], classifiers.numbers[own]
+        own_keys = classifiers.keys[own]
         if mixed or current.intersection(own_keys):
             layers.append(layer)
             keys += own_keys
-            groups += [
-                -1 if key in current else number
-                for key, number in zip(own_keys, numbers, strict=True)
-            ]
+            numbers += classifiers.numbers[own]
     kept = range(len(keys)) if mixed else [i for i, key in enumerate(keys) if key in current]
     columns = None if len(kept) == len(keys) else torch.tensor(kept, device=device)
-    keys, groups = [keys[i] for i in kept], [groups[i] for i in kept]
+    keys, numbers = [keys[i] for i in kept], [numbers[i] for i in kept]
+    groups, members = _groups_of(numbers, [key in current for key in keys])
     labels = [label for _, label in keys]
     width = max(labels) + 1
     order = sorted(range(len(keys)), key=keys.__getitem__)
@@ -164,4 +165,31 @@ def scope_of(
         codes=torch.tensor([keys[i][0] * width + keys[i][1] for i in order], device=device),
         order=torch.tensor(order, device=device),
         groups=torch.tensor(groups, device=device) if mixed else None,
+        members=torch.tensor(members, device=device) if mixed else None,
     )
+
+
+def _groups_of(numbers: list[int], is_current: list[bool]) -> tuple[list[int], list[list[bool]]]:
+    """Samples of the present experience compete among its classes, others among those they had.
+
+    A class that has come back is one of both.
+
+    Args:
+        numbers: Of the classifier of each column.
+        is_current: Whether its class is in the present experience.
+
+    Returns:
+        Group of the samples of each column, and for each group whether each column is a member.
+
+    Example:
+        >>> _groups_of([0, 0, 1], [False, True, True])  # the second class has come back
+        ([1, 0, 0], [[False, True, True], [True, True, False]])
+    """
+    earlier = sorted(set(numbers))
+    groups = [
+        0 if now else 1 + earlier.index(number)
+        for number, now in zip(numbers, is_current, strict=True)
+    ]
+    members = [is_current, *([number == one for number in numbers] for one in earlier)]
+    used = sorted({0, *groups})
+    return [used.index(group) for group in groups], [members[group] for group in used]

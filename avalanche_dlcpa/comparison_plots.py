@@ -14,7 +14,7 @@ from matplotlib.colors import PowerNorm
 from numpy.typing import ArrayLike
 
 from avalanche_dlcpa.accuracy_matrix import check_fractions
-from avalanche_dlcpa.plots import _COLOURS, _check_curve, _line_look, _new_axes
+from avalanche_dlcpa.plots import _COLOURS, _check_curve, _line_look, _new_axes, check_deviations
 
 __all__ = ["plot_bars", "plot_confusion_matrix", "plot_sensitivity"]
 
@@ -110,17 +110,15 @@ def plot_sensitivity(
         )
     if ax is None:
         ax = _new_axes(width=4.8, height=3.6)
-    for i, (name, curve) in enumerate(curves.items()):
-        percent = 100 * _check_curve(name, curve)
+    percents = {name: 100 * _check_curve(name, curve) for name, curve in curves.items()}
+    widths = check_deviations(deviations or {}, percents)
+    for i, (name, percent) in enumerate(percents.items()):
         if percent.shape != places.shape:
             raise ValueError(
                 f"Expected `curves[{name!r}]` to be of shape {places.shape}, one a weight, got "
                 f"{percent.shape}."
             )
-        bars = None
-        if deviations is not None and name in deviations:
-            bars = 100 * check_fractions(deviations[name], name=f"deviations[{name!r}]")
-        ax.errorbar(places, percent, yerr=bars, label=name, capsize=3, **_line_look(i))
+        ax.errorbar(places, percent, yerr=widths.get(name), label=name, capsize=3, **_line_look(i))
     smallest = np.min(places[places > 0], initial=places[-1] or 1.0)
     ax.set_xscale("symlog", linthresh=smallest)  # 0 lies one decade below the smallest
     ax.set_xticks(places, [f"{weight:g}" for weight in places])
@@ -168,7 +166,7 @@ def plot_bars(
     longest = np.nanmax(lengths, initial=0.0)
     for i, (name, length) in enumerate(values.items()):
         hatch = "////" if name in hatched else None
-        width = (deviations or {}).get(name, 0.0)
+        width = np.nan_to_num((deviations or {}).get(name, 0.0))
         ax.barh(
             i,
             length,

@@ -22,9 +22,13 @@ from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.experiences import task_label_of
 from avalanche_dlcpa.frozen_extractor import FrozenExtractor, experience_statistics
 from avalanche_dlcpa.gaussian import followed, linear_discriminants, shrinkage_of
-from avalanche_dlcpa.model_head import find_head
+from avalanche_dlcpa.model_head import find_head, watch_answer_
 from avalanche_dlcpa.task_classifiers import TaskClassifiers, frozen_classifiers
-from avalanche_dlcpa.training_guards import preserved_random_states
+from avalanche_dlcpa.training_guards import (
+    evaluate_at_end_,
+    expect_one_strategy,
+    preserved_random_states,
+)
 
 # The best of 35 combinations on the validation split of real CIFAR-100 (DLCPA with MoCoV2, 10 tasks
 # of 10 classes, D = 128, three seeds), on average over statistics of 5, 12, 45 and all 200 images a
@@ -89,6 +93,7 @@ class GaussianClassifierPlugin(SupervisedPlugin):
         self.keys: list[tuple[int, int]] = []
         self.statistics: ClassStatistics | None = None
         self._clock: Any = None
+        self._has_checked = False
         self._classifier: TaskClassifiers | None = None  # of a model that is no DualLearner
         self._previous: FrozenExtractor | None = None
         self._hooks: list[Any] = []
@@ -99,12 +104,8 @@ class GaussianClassifierPlugin(SupervisedPlugin):
     def before_training(self, strategy: Any, **kwargs: Any) -> None:
         """Find the head, and refuse a strategy that does not suit."""
         self._stop_listening()
-        # Avalanche's checkpoints put the parts of a strategy, such as its clock, into another one.
-        if self._clock not in (None, strategy.clock):
-            raise ValueError(
-                "Expected one strategy for a GaussianClassifierPlugin, got a second one: its "
-                "statistics are of the first, make a new plugin."
-            )
+        why = "its statistics are of the first"
+        expect_one_strategy(self, self._clock, strategy, why=why)
         _check_plugins(self, strategy.plugins)
         if isinstance(strategy, JointTraining):
             raise ValueError(
@@ -136,6 +137,17 @@ class GaussianClassifierPlugin(SupervisedPlugin):
         if self.statistics is not None and self._previous is None:  # none was broken off
             self._previous = self._extractor(strategy)
         self._answer_with(None, strategy)
+
+    def before_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
+        """Have the end of the experience evaluated, where there will be statistics of it."""
+        evaluate_at_end_(strategy)
+
+    def before_forward(self, strategy: Any, **kwargs: Any) -> None:
+        """Look once whether the features are what the head is given, and nothing after it."""
+        if not (self._has_checked or isinstance(strategy.model, DualLearner)):
+            assert self.head is not None
+            watch_answer_(strategy.model, self.head)
+        self._has_checked = True
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Take the statistics of the experience, move those of earlier ones, and solve."""
@@ -257,7 +269,9 @@ class GaussianClassifierPlugin(SupervisedPlugin):
         self.keys = [(task, label) for task, label in state["keys"]]
         self.statistics = None if statistics is None else ClassStatistics(**statistics)
         self._classifier = None if parts is None else frozen_classifiers(parts).eval()
-        if self._previous is not None and state["previous"] is not None:
+        if state["previous"] is None:
+            self._previous = None
+        elif self._previous is not None:
             self._previous.load_state_dict(state["previous"])
 
 

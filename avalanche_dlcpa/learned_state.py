@@ -10,6 +10,7 @@ from avalanche.training.templates.base_sgd import PeriodicEval
 from torch import Tensor, nn
 
 from avalanche_dlcpa.arguments import plain_options
+from avalanche_dlcpa.gaussian_plugin import GaussianClassifierPlugin
 from avalanche_dlcpa.model_head import HeadStart
 from avalanche_dlcpa.snapshot import NoPlainStateError, capture, restore
 from avalanche_dlcpa.stable_file import checksum_of
@@ -40,6 +41,7 @@ def learned_state(strategy: DLCPAStrategy) -> dict[str, Any]:
             name: _attributes_of(owner, name) for name, owner in _users_parts(strategy).items()
         },
         "has_warned_of_one": strategy._at_least_two.warned,
+        "gaussian": [plugin.state_dict() for plugin in _gaussian_plugins(strategy)],
     }
 
 
@@ -73,6 +75,8 @@ def load_learned_state_(strategy: DLCPAStrategy, state: dict[str, Any]) -> None:
             if _is_kept(attribute):  # whatever the file says
                 setattr(owner, attribute, restore(getattr(owner, attribute, None), saved))
     strategy._at_least_two.warned = state["has_warned_of_one"]
+    for plugin, known in zip(_gaussian_plugins(strategy), state["gaussian"], strict=True):
+        plugin.load_state_dict(known)
     if now is not None:
         now.last_good.keep()
         strategy._begin_graph()  # an older one reads where the average and the optimizer were
@@ -125,6 +129,10 @@ def fingerprint_of(strategy: DLCPAStrategy) -> dict[str, Any]:
         "plugins": [_options_of(plugin) for plugin in strategy.plugins],
         "metrics": [_options_of(metric) for metric in strategy.evaluator.metrics],
     }
+
+
+def _gaussian_plugins(strategy: DLCPAStrategy) -> list[GaussianClassifierPlugin]:
+    return [p for p in strategy.plugins if isinstance(p, GaussianClassifierPlugin)]
 
 
 def _options_of(plugin: Any) -> list[Any]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from avalanche_dlcpa.classifier_scope import ClassifierScope
 from avalanche_dlcpa.dual_learner import checked_features
 from avalanche_dlcpa.loss_watch import LossWatch
+from avalanche_dlcpa.model_head import tap_of, watch_next_pass_
 from avalanche_dlcpa.precision import autocast
 from avalanche_dlcpa.training_guards import (
     LastGoodState,
@@ -97,6 +98,9 @@ class LearningSteps:
             Logits (B, W) of the first view by class label.
         """
         strategy, model = self.strategy, self.strategy.model
+        if not strategy.has_checked_model:
+            watch_next_pass_(model.plastic, tap_of(model.plastic))
+            strategy.has_checked_model = True
         if self._statistics is not None:
             self._statistics.keep()
         features: Sequence[Tensor]

@@ -100,7 +100,7 @@ def plot_accuracy_over_experiences(
     if not curves:
         raise ValueError(f"Expected `curves` to be at least one curve, got {curves}.")
     percents = {name: 100 * _check_curve(name, curve) for name, curve in curves.items()}
-    widths = _check_deviations(deviations or {}, percents)
+    widths = check_deviations(deviations or {}, percents)
     if ax is None:
         ax = _new_axes(width=6.8, height=3.6)
     for i, (name, percent) in enumerate(percents.items()):
@@ -220,7 +220,7 @@ def _check_curve(name: str, curve: ArrayLike) -> np.ndarray:
     return fractions
 
 
-def _check_deviations(
+def check_deviations(
     deviations: Mapping[str, ArrayLike], percents: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """The deviations in percent, by the name of their curve."""

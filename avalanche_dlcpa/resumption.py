@@ -215,6 +215,7 @@ class ResumableTemplate(SupervisedTemplate):
 
     def _train_exp(self, experience: Any, eval_streams: Any = None, **kwargs: Any) -> None:
         """Train on an experience, without the epochs that had ended before the checkpoint."""
+        self._stop_training = False  # what asked for it in the last epoch has had its will
         position = None if self._run is None else self._run.position
         if position is None:
             super()._train_exp(experience, eval_streams, **kwargs)

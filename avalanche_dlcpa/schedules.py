@@ -15,6 +15,8 @@ SchedulerFactory = Callable[[Optimizer], LRScheduler]
 class ExperienceSchedule:
     """A schedule that starts anew, from the first learning rates, in each experience.
 
+    A rate that somebody sets between two experiences is the first one from then on.
+
     Avalanche's `LRSchedulerPlugin` keeps one scheduler and sets it back, which several of torch's
     schedulers do not survive (a warm-up runs at ten times the rate in the second experience).
 
@@ -37,6 +39,7 @@ class ExperienceSchedule:
         self.name = name
         self.scheduler: LRScheduler | None = None
         self._rates: list[float] | None = None
+        self._left: list[float] | None = None
 
     def begin(self, optimizer: Optimizer) -> None:
         """Start an experience.
@@ -47,8 +50,7 @@ class ExperienceSchedule:
         """
         if self.make_scheduler is None:
             return
-        if self._rates is None:
-            self._rates = [float(group["lr"]) for group in optimizer.param_groups]
+        self._rates = self._first_rates(_rates_of(optimizer))
         for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)  # the very tensor that schedules lower and graphs read
@@ -66,26 +68,38 @@ class ExperienceSchedule:
                 f"Expected `{self.name}` to make a scheduler for the optimizer that it is given, "
                 "got one for another optimizer: pass `lambda optimizer: StepLR(optimizer, 30)`."
             )
-        self.scheduler = scheduler
+        self.scheduler, self._left = scheduler, _rates_of(optimizer)
+
+    def _first_rates(self, rates: list[float]) -> list[float]:
+        """Those of the first experience; where a rate is not what was left, it was set since."""
+        if self._rates is None or self._left is None:
+            return rates
+        known = zip(rates, self._left, self._rates, strict=True)
+        return [first if rate == left else rate for rate, left, first in known]
 
     def end_epoch(self) -> None:
         """Advance the schedule."""
         if self.scheduler is not None:
             self.scheduler.step()
+            self._left = _rates_of(self.scheduler.optimizer)
 
     def end(self) -> None:
         """Drop the schedule of the experience."""
         self.scheduler = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The first learning rates, and the schedule of the experience, None between two."""
+        """The first learning rates, what it left of them, and the schedule, None between two."""
         scheduler = None if self.scheduler is None else self.scheduler.state_dict()
-        return {"rates": self._rates, "scheduler": scheduler}
+        return {"rates": self._rates, "left": self._left, "scheduler": scheduler}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` told; in an experience, after `begin`."""
-        self._rates = state["rates"]
+        self._rates, self._left = state["rates"], state["left"]
         if self.scheduler is not None and state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
             # torch would warn that no step has come before, which came before the checkpoint
             vars(self.scheduler.optimizer)["_opt_called"] = True
+
+
+def _rates_of(optimizer: Optimizer) -> list[float]:
+    return [float(group["lr"]) for group in optimizer.param_groups]

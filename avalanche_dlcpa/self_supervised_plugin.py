@@ -17,9 +17,11 @@ from torch.optim import Optimizer
 from avalanche_dlcpa.arguments import expect_queue, expect_weight
 from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.experiences import some_samples
-from avalanche_dlcpa.model_head import detach_head
+from avalanche_dlcpa.model_head import detach_head, tap_of, watch_next_pass_
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
+from avalanche_dlcpa.self_supervised.head import build_head_, expect_unbuilt
 from avalanche_dlcpa.single_task_model import SingleTaskModel
+from avalanche_dlcpa.training_guards import expect_one_strategy
 from avalanche_dlcpa.views import PaperViews, checked_views
 
 
@@ -74,11 +76,13 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
                 "Expected `ssl` to be a name or a SelfSupervisedHead, got None: leave the plugin "
                 "out for no self-supervised loss."
             )
+        expect_unbuilt(made)
         self.ssl = made
         self.weight = weight
         self.views = PaperViews() if views is None else views
         self.head = head
         self._clock: Any = None
+        self._has_checked = False
         self._shapes: list[torch.Size] | None = None
         self._features: _SharedFeatures | None = None
         self._optimizer: Optimizer | None = None
@@ -96,12 +100,8 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
                 "Expected a strategy without a self-supervised loss of its own, got one on a "
                 "DualLearner: use the argument `ssl` of DLCPAStrategy."
             )
-        # Avalanche's checkpoints put the parts of a strategy, such as its clock, into another one.
-        if self._clock not in (None, strategy.clock):
-            raise ValueError(
-                "Expected one strategy for a SelfSupervisedLossPlugin, got a second one: its head "
-                "belongs to the model of the first, make a new plugin."
-            )
+        why = "its head belongs to the model of the first"
+        expect_one_strategy(self, self._clock, strategy, why=why)
         self._clock = strategy.clock
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
@@ -119,7 +119,7 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
         """Build the head before the first experience; later the model must be of the same form."""
         shapes = [parameter.shape for parameter in features.module.parameters()]
         if self._shapes is None:
-            self.ssl.build(features.module, features.num_features)
+            build_head_(self.ssl, features.module, features.num_features)
             self._shapes = shapes
         elif shapes != self._shapes:
             raise ValueError(
@@ -143,6 +143,9 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
         self._features.follow_modes_()
         if self._optimizer is not None:
             self._optimizer.zero_grad()
+        if not self._has_checked:
+            watch_next_pass_(self._features.module, tap_of(self._features.module))
+            self._has_checked = True
         loss, _ = self.ssl(self._features.module, *views)
         strategy.loss = strategy.loss + self.weight * loss
 

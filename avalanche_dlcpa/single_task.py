@@ -19,11 +19,17 @@ from torch import Tensor, nn
 from torch.nn import CrossEntropyLoss
 from torch.optim import Optimizer
 
+from avalanche_dlcpa.arguments import (
+    expect_batch_size,
+    expect_criterion,
+    expect_epochs,
+    expect_eval_batch_size,
+)
 from avalanche_dlcpa.averaging import ParameterAverage
-from avalanche_dlcpa.batch_norm import copy_statistics_, recalibrate_batch_norm_
+from avalanche_dlcpa.batch_norm import batch_norms, copy_statistics_, recalibrate_batch_norm_
 from avalanche_dlcpa.classifier_finetuning import ClassifierFinetuning
 from avalanche_dlcpa.classifier_scope import ClassifierScope
-from avalanche_dlcpa.model_head import find_head
+from avalanche_dlcpa.model_head import find_head, tap_of, watch_next_pass_
 from avalanche_dlcpa.optimizer import (
     adopt_parameters_,
     check_optimizer,
@@ -31,9 +37,18 @@ from avalanche_dlcpa.optimizer import (
     split_parameters,
     start_afresh_,
 )
+from avalanche_dlcpa.pickling import let_dill_find
 from avalanche_dlcpa.single_task_model import SingleTaskModel
 from avalanche_dlcpa.training_guards import (
+    AtLeastTwo,
+    LastGoodState,
+    NonFiniteLossError,
+    all_finite,
+    evaluate_at_end_,
     expect_finite_logits,
+    expect_mini_batch,
+    expect_two_samples,
+    not_finite,
     preserved_random_states,
     refuse_distributed,
 )
@@ -73,7 +88,7 @@ class SingleTaskStrategy(SupervisedTemplate):
             ``predict_with="mean"``.
         finetune_lr: Its learning rate, of plain SGD on mini-batches of ``train_mb_size`` features.
         head: Name of the model's last linear layer; None: see `find_head`.
-        train_mb_size: Mini-batch size in training.
+        train_mb_size: Mini-batch size in training; at least 2 with batch norm.
         train_epochs: Epochs an experience.
         eval_mb_size: Mini-batch size at evaluation, and of features for finetuning; None: that of
             training.
@@ -89,6 +104,7 @@ class SingleTaskStrategy(SupervisedTemplate):
     Raises:
         ValueError: Arguments that do not fit, see the message; in training: classes that had been
             trained before, or samples of other experiences in a mini-batch (replay).
+        NonFiniteLossError: In training, where it diverged: at the end of that epoch.
 
     Source: the paper's Eq. 1 (STL), Eq. 2 (STL-me) and Eq. 3 (finetuning), and Table 1.
     """
@@ -115,6 +131,12 @@ class SingleTaskStrategy(SupervisedTemplate):
         peval_mode: str = "epoch",
     ):
         refuse_distributed()
+        plugins = None if plugins is None else list(plugins)
+        expect_epochs(train_epochs)
+        expect_eval_batch_size(eval_mb_size)
+        expect_criterion(criterion)
+        self._needs_two = bool(batch_norms(model))
+        expect_batch_size(train_mb_size, None, self._needs_two)
         self._finetuning = ClassifierFinetuning(finetune_epochs, finetune_lr)
         if finetune_epochs and predict_with != "mean":
             raise ValueError(
@@ -142,6 +164,9 @@ class SingleTaskStrategy(SupervisedTemplate):
         self._average: ParameterAverage | None = None
         if network.mean is not None:
             self._average = ParameterAverage(list(network.mean.parameters()))
+        self._at_least_two = AtLeastTwo()
+        self._last_good: LastGoodState | None = None
+        self._has_checked_model = False
 
     # Training -----------------------------------------------------------------------------------
 
@@ -151,7 +176,41 @@ class SingleTaskStrategy(SupervisedTemplate):
                 "Expected whole experiences, got a piece of an online stream: single task learning "
                 "takes every experience for a task."
             )
+        if self._needs_two:
+            expect_two_samples(self.experience)
         super()._before_training_exp(**kwargs)
+        expect_mini_batch(self)
+        self._last_good = LastGoodState(self.optimizer, self.model.extractor, self.model.classifier)
+        if self._needs_two:
+            self._at_least_two.loader = self.dataloader
+            self.dataloader: Any = self._at_least_two
+
+    def _train_exp(self, experience: Any, eval_streams: Any = None, **kwargs: Any) -> None:
+        self._stop_training = False  # what asked for it in the last epoch has had its will
+        super()._train_exp(experience, eval_streams, **kwargs)
+
+    def _before_training_epoch(self, **kwargs: Any) -> None:
+        assert self._last_good is not None
+        self._last_good.keep()
+        if self.model.mean is not None:
+            evaluate_at_end_(self)
+        super()._before_training_epoch(**kwargs)
+
+    def _after_training_epoch(self, **kwargs: Any) -> None:
+        assert self._last_good is not None
+        if not all_finite(
+            [*self.model.extractor.parameters(), *self.model.classifier.parameters()]
+        ):
+            self._last_good.restore()
+            words = not_finite(
+                "update",
+                "NaN or infinity",
+                experience=self.experience,
+                epoch=self.clock.train_exp_epochs,
+                iteration=self.clock.train_epoch_iterations - 1,
+            )
+            raise NonFiniteLossError(f"{words} Everything is back at the start of that epoch.")
+        super()._after_training_epoch(**kwargs)
 
     def check_model_and_optimizer(self, reset_optimizer_state: bool = True, **kwargs: Any) -> None:
         """Begin the task of the experience, and start the optimizer without state."""
@@ -172,6 +231,9 @@ class SingleTaskStrategy(SupervisedTemplate):
 
     def forward(self) -> Tensor:
         """Answer the mini-batch: logits (B, W) by class label."""
+        if self.is_training and not self._has_checked_model:
+            watch_next_pass_(self.model.extractor, tap_of(self.model.extractor))
+            self._has_checked_model = True
         return self.model(self.mb_x, self._task_labels())
 
     def _task_labels(self) -> Tensor | None:
@@ -189,6 +251,9 @@ class SingleTaskStrategy(SupervisedTemplate):
 
     def _after_training_exp(self, **kwargs: Any) -> None:
         self.optimizer.zero_grad(set_to_none=True)
+        if self.dataloader is self._at_least_two:  # which plugins may still look at
+            self.dataloader = self._at_least_two.loader
+        self._at_least_two.loader = self._last_good = None
         if self._average is not None:
             self._average.update_(self.model.extractor.parameters())
             self._average.end(self.model.extractor.parameters())
@@ -237,6 +302,11 @@ class SingleTaskStrategy(SupervisedTemplate):
     def _after_eval_forward(self, **kwargs: Any) -> None:
         expect_finite_logits(self)
         super()._after_eval_forward(**kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Be ready for Avalanche's `save_checkpoint`, which pickles the whole strategy."""
+        let_dill_find(self.optimizer)
+        return self.__dict__
 
 
 def _group_of(optimizer: Optimizer, head: nn.Module) -> int:

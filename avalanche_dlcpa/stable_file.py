@@ -62,8 +62,8 @@ class StableInfo:
 
     @property
     def tasks(self) -> tuple[int, ...]:
-        """Task of each column: its task label, or, where the stream had none, its classifier."""
-        return self.task_labels if any(self.task_labels) else self.classifiers
+        """Task of each column: its task label, or, where all have the same, its classifier."""
+        return self.task_labels if len(set(self.task_labels)) > 1 else self.classifiers
 
     def columns(self, task: int) -> list[int]:
         """Columns among which the samples of a task compete in Task-IL.

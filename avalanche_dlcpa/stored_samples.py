@@ -59,7 +59,12 @@ def read_samples(
     """
     group = dataset._flat_data._transform_groups.current_group
     read, operations = _reader(dataset._flat_data, group)
-    sample = read(0)
+    try:
+        sample = read(0)
+    except NotRecognizedError:
+        raise
+    except Exception as error:  # a dataset may do anything without its transform
+        raise NotRecognizedError("a dataset that cannot be read without transforms") from error
     first, is_pil = _as_tensor(sample[0])
     check_operations(operations, first, is_pil=is_pil)
     _check_memory(len(dataset) * first.numel() * first.element_size(), most_bytes)

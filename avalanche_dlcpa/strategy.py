@@ -25,6 +25,8 @@ from avalanche_dlcpa.arguments import (
     expect_choice,
     expect_criterion,
     expect_epochs,
+    expect_eval_batch_size,
+    expect_precision,
     expect_queue,
     expect_weight,
 )
@@ -50,12 +52,12 @@ from avalanche_dlcpa.optimizer import (
 )
 from avalanche_dlcpa.pickling import let_dill_find
 from avalanche_dlcpa.plugin_guards import check_plugins
-from avalanche_dlcpa.precision import PRECISIONS, autocast
+from avalanche_dlcpa.precision import autocast
 from avalanche_dlcpa.resumption import ResumableTemplate
 from avalanche_dlcpa.schedules import ExperienceSchedule, SchedulerFactory
 from avalanche_dlcpa.seeded_loader import seeded
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
-from avalanche_dlcpa.self_supervised.head import expect_wide
+from avalanche_dlcpa.self_supervised.head import build_head_, expect_unbuilt, expect_wide
 from avalanche_dlcpa.stable_file import checksum_of
 from avalanche_dlcpa.stable_loading import (
     expect_trained,
@@ -68,7 +70,10 @@ from avalanche_dlcpa.training_guards import (
     AtLeastTwo,
     StatisticsGuard,
     all_finite,
+    evaluate_at_end_,
     expect_finite_logits,
+    expect_mini_batch,
+    expect_two_samples,
     refuse_distributed,
 )
 from avalanche_dlcpa.views import PaperViews, checked_views
@@ -134,6 +139,7 @@ class DLCPAStrategy(ResumableTemplate):
     Attributes:
         model: The `DualLearner`; in evaluation mode it answers with the stable learner.
         ssl: The self-supervised head, or None.
+        has_checked_model: Whether a first pass was watched, see `watch_next_pass_`.
 
     Raises:
         ValueError: Arguments that do not fit, see the message.
@@ -177,11 +183,12 @@ class DLCPAStrategy(ResumableTemplate):
         peval_mode: str = "epoch",
     ):
         refuse_distributed()
+        plugins = None if plugins is None else list(plugins)
         expect_choice("peval_mode", peval_mode, ("experience", "epoch", "iteration"))
         expect_choice("plastic_classifier", plastic_classifier, ("aligned", "temporary"))
         expect_choice("classifier_features", classifier_features, ("stable", "plastic"))
         expect_choice("classifier", classifier, ("linear", "gaussian"))
-        expect_choice("precision", precision, PRECISIONS)
+        expect_precision(precision, model)
         expect_weight("supervised_weight", supervised_weight)
         expect_bytes(image_cache_bytes)
         expect_epochs(train_epochs)
@@ -189,10 +196,13 @@ class DLCPAStrategy(ResumableTemplate):
         if not (views is None or callable(views)):
             raise TypeError(f"Expected `views` to be a function, got {type(views).__name__}.")
         self.ssl = make_head(ssl)
+        if self.ssl is not None:
+            expect_unbuilt(self.ssl)
         expect_average_source(average_source, self.ssl)
         self._needs_two = self.ssl is not None or bool(batch_norms(model))
         expect_batch_size(train_mb_size, self.ssl, self._needs_two)
         statistics = getattr(model, "bn_statistics", bn_statistics)
+        expect_eval_batch_size(eval_mb_size)
         if statistics == "batch" and (train_mb_size if eval_mb_size is None else eval_mb_size) < 2:
             raise ValueError(
                 "Expected `eval_mb_size` to be at least 2 with bn_statistics='batch', "
@@ -214,7 +224,7 @@ class DLCPAStrategy(ResumableTemplate):
         # All is checked; from here on the user's model and optimizer are changed.
         dual = _as_dual_learner(model, head, bn_statistics)
         if self.ssl is not None:
-            self.ssl.build(dual.plastic, dual.num_features)
+            build_head_(self.ssl, dual.plastic, dual.num_features)
             self.ssl.to(next(dual.plastic.parameters()).dtype)
         adopt_parameters_(optimizer, parameters, self.ssl)
         if classifier == "gaussian":
@@ -248,6 +258,7 @@ class DLCPAStrategy(ResumableTemplate):
         self._own_loader: Any = None
         self._own_dataset: Any = None
         self._from_stable: str | None = None
+        self.has_checked_model = False
 
     @classmethod
     def from_stable(
@@ -304,12 +315,7 @@ class DLCPAStrategy(ResumableTemplate):
             dataset = self.experience.dataset
             self.views.fit(dataset, functools.partial(some_samples, dataset))
         super()._before_training_exp(**kwargs)
-        if len(self.dataloader) == 0:
-            raise ValueError(
-                f"Expected a mini-batch in experience {self.experience.current_experience}, got "
-                f"{len(self.adapted_dataset)} samples for mini-batches of {self.train_mb_size}: "
-                "leave out drop_last, or lower `train_mb_size`."
-            )
+        expect_mini_batch(self)
         if not any(isinstance(plugin, GaussianClassifierPlugin) for plugin in self.plugins):
             self.model.gaussian = None  # of an earlier strategy: it will not know the new classes
         classes, task_label = classes_of(self.experience), task_label_of(self.experience)
@@ -320,8 +326,6 @@ class DLCPAStrategy(ResumableTemplate):
                 f"are averaged task by task, got '{self._criterion.reduction}'."
             )
         scope = scope_of(self.model.classifiers, task_label, classes, mixed=mixed)
-        if not mixed:
-            expect_criterion(self._criterion, len(classes))
         self._now = LearningSteps(
             self,
             scope=scope,
@@ -345,11 +349,8 @@ class DLCPAStrategy(ResumableTemplate):
                 "experience as a task of its average."
             )
         classes_of(self.experience)  # refuses an experience without samples
-        if self._needs_two and len(self.experience.dataset) < 2:
-            raise ValueError(
-                f"Expected experience {self.experience.current_experience} to hold at least 2 "
-                "samples for a self-supervised loss or batch norm, got 1."
-            )
+        if self._needs_two:
+            expect_two_samples(self.experience)
 
     def train_dataset_adaptation(self, **kwargs: Any) -> None:
         """Take the experience's dataset, and remember it: a plugin may put another in its place."""
@@ -480,6 +481,8 @@ class DLCPAStrategy(ResumableTemplate):
     def _before_training_epoch(self, **kwargs: Any) -> None:
         assert self._now is not None
         self._now.last_good.keep()
+        if self.model.bn_statistics == "recalibrated":
+            evaluate_at_end_(self)
         super()._before_training_epoch(**kwargs)
         self._expect_graph()
         if self._now.watch is not None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from avalanche.training.templates.base_sgd import PeriodicEval
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
@@ -167,6 +168,53 @@ def preserved_random_states(device: torch.device) -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
+
+
+def expect_two_samples(experience: Any) -> None:
+    """Refuse an experience of one sample."""
+    if len(experience.dataset) < 2:
+        raise ValueError(
+            f"Expected experience {experience.current_experience} to hold at least 2 samples for "
+            "a self-supervised loss or batch norm, got 1."
+        )
+
+
+def expect_mini_batch(strategy: Any) -> None:
+    """Refuse an experience whose loader has nothing to train on."""
+    if len(strategy.dataloader) == 0:
+        raise ValueError(
+            f"Expected a mini-batch in experience {strategy.experience.current_experience}, got "
+            f"{len(strategy.adapted_dataset)} samples for mini-batches of "
+            f"{strategy.train_mb_size}: leave out drop_last, or lower `train_mb_size`."
+        )
+
+
+def expect_one_strategy(plugin: Any, clock: Any, strategy: Any, *, why: str) -> None:
+    """Refuse a plugin that belongs to another strategy.
+
+    Args:
+        plugin: Of whoever asks.
+        clock: Of the strategy that it was trained with; None before that. Avalanche's checkpoints
+            put the parts of a strategy, such as its clock, into another one.
+        strategy: About to train.
+        why: A second one would be wrong.
+    """
+    if clock not in (None, strategy.clock):
+        raise ValueError(
+            f"Expected one strategy for a {type(plugin).__name__}, got a second one: {why}, make a "
+            "new plugin."
+        )
+
+
+def evaluate_at_end_(strategy: Any) -> None:
+    """Have ``eval_every`` evaluate at the end of an experience, also after its last epoch.
+
+    Avalanche leaves that out, as nothing would have changed in between; it has where the end of an
+    experience makes what predicts.
+    """
+    for plugin in strategy.plugins:
+        if isinstance(plugin, PeriodicEval):
+            plugin.do_final = plugin.eval_every > -1
 
 
 def refuse_distributed() -> None:

@@ -283,18 +283,6 @@ def test_a_model_whose_last_experience_was_broken_off_is_refused():
     assert strategy_of(strategy.model).model.num_averaged == 2
 
 
-@pytest.mark.parametrize("num_weights", [2, 6])
-def test_a_criterion_sees_the_logits_of_the_experience_alone(num_weights):
-    criterion = nn.CrossEntropyLoss(weight=torch.ones(num_weights))
-    strategy = strategy_of(SmallCNN(), criterion=criterion)
-    experience = tensors_stream(per_class=8).train_stream[0]
-    if num_weights == 2:
-        strategy.train(experience)
-    else:
-        with pytest.raises(ValueError, match="each of the 2 classes of the experience, got 6"):
-            strategy.train(experience)
-
-
 def test_images_that_cannot_be_stacked_are_named():
     class Images(list):
         def eval(self):

@@ -285,8 +285,8 @@ def test_amid_an_experience_the_trained_classifiers_answer():
     stream = tensors_stream(**SHAPE)
     for experience in stream.train_stream[:2]:
         strategy.train(experience, eval_streams=[stream.test_stream])
-    # an experience: at its start, after each epoch
-    assert seen == [False, False, False, True, False, False]
+    # an experience: at its start, after each epoch, at its end
+    assert seen == [False, False, False, True, True, False, False, True]
     strategy.eval(stream.test_stream)
     assert seen[-1]
 
@@ -303,7 +303,8 @@ def test_amid_an_experience_another_model_answers_for_itself():
     stream = tensors_stream(tasks=((0, 1), (2, 3)), **SHAPE)
     for experience in stream.train_stream:
         strategy.train(experience, eval_streams=[stream.test_stream[:1]])
-    assert seen == [True, True, True, False, True, True]
+    # an experience: at its start, after each epoch, at its end
+    assert seen == [True, True, True, False, False, True, True, False]
 
 
 def test_an_experience_that_was_broken_off_starts_from_where_the_last_had_ended():
@@ -474,9 +475,14 @@ def test_an_untrained_task_has_no_right_answer():
     assert (answer.argmax(1) == 2).all()
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_precisions(precision, dtype):
+@pytest.mark.parametrize(
+    ("dtype", "precision"),
+    [
+        *((dtype, "float32") for dtype in (torch.float32, torch.float64, torch.bfloat16)),
+        *((dtype, "bf16") for dtype in (torch.float32, torch.bfloat16)),
+    ],
+)
+def test_precisions(dtype, precision):
     class Typed(SmallCNN):
         def forward(self, x):
             return super().forward(x.to(dtype))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from avalanche_dlcpa.arguments import expect_momentum
 from avalanche_dlcpa.self_supervised.head import (
     SelfSupervisedHead,
     momentum_copy,
@@ -39,6 +40,7 @@ class BYOL(SelfSupervisedHead):
         self, *, momentum: float = 0.99, hidden_features: int = 512, out_features: int = 1024
     ):
         super().__init__()
+        expect_momentum(momentum)
         self.momentum = momentum
         self.hidden_features = hidden_features
         self.out_features = out_features

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from avalanche_dlcpa.arguments import expect_momentum, expect_rate
 from avalanche_dlcpa.precision import full_precision, in_full_precision
 from avalanche_dlcpa.self_supervised.head import momentum_copy, momentum_update_
 from avalanche_dlcpa.self_supervised.info_nce import info_nce
@@ -35,6 +36,8 @@ class MoCoV2(QueueHead):
         self, *, temperature: float = 0.07, momentum: float = 0.999, queue_size: int = 65_536
     ):
         super().__init__()
+        expect_rate("`temperature`", temperature)
+        expect_momentum(momentum)
         self.temperature = temperature
         self.momentum = momentum
         self.queue_size = queue_size

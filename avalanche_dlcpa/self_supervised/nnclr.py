@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from avalanche_dlcpa.arguments import expect_rate
 from avalanche_dlcpa.precision import full_precision
 from avalanche_dlcpa.self_supervised.head import multilayer_perceptron
 from avalanche_dlcpa.self_supervised.queue import QueueHead
@@ -43,6 +44,7 @@ class NNCLR(QueueHead):
         predictor_features: int = 4096,
     ):
         super().__init__()
+        expect_rate("`temperature`", temperature)
         self.temperature = temperature
         self.queue_size = queue_size
         self.hidden_features = hidden_features

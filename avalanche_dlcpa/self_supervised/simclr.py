@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from avalanche_dlcpa.arguments import expect_rate
 from avalanche_dlcpa.self_supervised.head import SelfSupervisedHead, multilayer_perceptron
 
 
@@ -26,6 +27,7 @@ class SimCLR(SelfSupervisedHead):
 
     def __init__(self, *, temperature: float = 0.5, out_features: int = 64):
         super().__init__()
+        expect_rate("`temperature`", temperature)
         self.temperature = temperature
         self.out_features = out_features
 

@@ -1,0 +1,383 @@
+"""What would go wrong without a word: each is refused with its reason, or simply right."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from avalanche.benchmarks.datasets.endless_cl_sim.endless_cl_sim import ClassificationSubSequence
+from avalanche.benchmarks.utils import as_classification_dataset, make_avalanche_dataset
+from avalanche.benchmarks.utils.data_attribute import DataAttribute
+from avalanche.checkpointing import maybe_load_checkpoint, save_checkpoint
+from avalanche.core import SupervisedPlugin
+from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin
+from avalanche.training.supervised import Naive
+from helpers import (
+    Probe,
+    SmallCNN,
+    nc_stream,
+    seed_everything,
+    small_head,
+    state_of,
+    strategy_of,
+    tensors_stream,
+)
+from PIL import Image
+from torch import nn
+from torch.nn import CrossEntropyLoss, NLLLoss
+from torch.optim import SGD
+from torch.optim.lr_scheduler import StepLR
+from torchvision.transforms import ToTensor
+
+from avalanche_dlcpa import (
+    ClassifierAlignmentPlugin,
+    CumulativeParameterAveragingPlugin,
+    GaussianClassifierPlugin,
+    NonFiniteLossError,
+    PaperViews,
+    SelfSupervisedLossPlugin,
+    SingleTaskStrategy,
+)
+from avalanche_dlcpa import (
+    seed_everything as seed_all,
+)
+from avalanche_dlcpa.classifier_scope import scope_of
+from avalanche_dlcpa.metrics import scenario_metrics
+from avalanche_dlcpa.self_supervised import BYOL, NNCLR, MoCoV2, SimCLR
+from avalanche_dlcpa.stored_samples import read_samples
+from avalanche_dlcpa.stream_transforms import NotRecognizedError
+
+
+def naive(model, *, criterion=None, **kwargs):
+    defaults = {"train_mb_size": 16, "eval_mb_size": 64, "evaluator": None}
+    optimizer = SGD(model.parameters(), lr=0.05)
+    criterion = CrossEntropyLoss() if criterion is None else criterion
+    return Naive(model=model, optimizer=optimizer, criterion=criterion, **defaults | kwargs)
+
+
+def stl(model=None, *, lr=0.05, **kwargs):
+    model = SmallCNN() if model is None else model
+    optimizer = SGD(model.parameters(), lr=lr)
+    defaults = {"train_mb_size": 16, "eval_mb_size": 64, "evaluator": None}
+    return SingleTaskStrategy(model=model, optimizer=optimizer, **defaults | kwargs)
+
+
+# A head that has not the last word, or a changed input ----------------------------------------
+
+
+class WithSoftmax(SmallCNN):
+    def forward(self, x):
+        return super().forward(x).log_softmax(dim=1)
+
+
+class InPlace(SmallCNN):
+    def forward(self, x):
+        return super().forward(x.sub_(0.5).div_(0.25))
+
+
+USERS = {
+    "DLCPA": lambda model: strategy_of(model, ssl=small_head("simclr")),
+    "STL": stl,
+    "Gaussian": lambda model: naive(model, plugins=[GaussianClassifierPlugin()]),
+    "loss": lambda model: naive(model, plugins=[SelfSupervisedLossPlugin(small_head("simclr"))]),
+    "alignment": lambda model: naive(model, plugins=[ClassifierAlignmentPlugin()]),
+}
+
+
+@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (WithSoftmax, "to answer with what its head gives, got one that does something after"),
+        (InPlace, "to leave its input as it is, got one that writes into it"),
+    ],
+)
+def test_a_model_whose_features_are_no_features_is_refused(user, kind, reason):
+    model = kind()
+    parameters = list(model.parameters())
+    before = [parameter.detach().clone() for parameter in parameters]
+    with pytest.raises(ValueError, match=reason):
+        USERS[user](model).train(nc_stream().train_stream[0])
+    assert all(map(torch.equal, parameters, before))
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_the_look_at_a_model_draws_nothing_and_leaves_it_in_training(user):
+    """Dropout draws in training, and would show a random state or a mode that was not put back."""
+
+    def trained(look):
+        seed_everything()
+        model = SmallCNN(head=nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 6)))
+        strategy = USERS[user](model)
+        for owner in (strategy, *strategy.plugins):
+            for name in ("has_checked_model", "_has_checked_model", "_has_checked"):
+                if hasattr(owner, name):
+                    setattr(owner, name, not look)
+        strategy.train(nc_stream().train_stream[0])
+        return state_of(strategy.model)
+
+    looked, passed_over = trained(True), trained(False)
+    assert looked.keys() == passed_over.keys()
+    assert all(torch.equal(looked[name], passed_over[name]) for name in looked)
+
+
+# Evaluations at the end of an experience -------------------------------------------------------
+
+AT_THE_END = {
+    "gaussian": lambda **kw: strategy_of(SmallCNN(), classifier="gaussian", **kw),
+    "recalibrated": lambda **kw: strategy_of(SmallCNN(), bn_statistics="recalibrated", **kw),
+    "Gaussian plugin": lambda **kw: naive(SmallCNN(), plugins=[GaussianClassifierPlugin()], **kw),
+    "average": lambda **kw: naive(SmallCNN(), plugins=[CumulativeParameterAveragingPlugin()], **kw),
+    "STL-me": lambda **kw: stl(predict_with="mean", finetune_epochs=5, **kw),
+}
+
+
+@pytest.mark.parametrize("name", AT_THE_END)
+def test_the_last_evaluation_of_an_experience_sees_what_its_end_has_made(name):
+    found = []
+    for eval_every in (1, 0):  # Avalanche's own evaluates at the end alone where it is 0
+        seed_everything()
+        class_il, task_il = scenario_metrics()
+        strategy = AT_THE_END[name](
+            eval_every=eval_every, evaluator=EvaluationPlugin(class_il, task_il), train_epochs=2
+        )
+        stream = nc_stream(per_class=12)
+        results = strategy.train(stream.train_stream, eval_streams=[stream.test_stream])
+        found.append(
+            [np.nan_to_num(metric.matrix(), nan=-1).tolist() for metric in (class_il, task_il)]
+        )
+        key = "ClassIL_ACC/eval_phase/test_stream"
+        assert results[key] == strategy.eval(stream.test_stream)[key]
+    if not isinstance(strategy, Naive):  # whose evaluations draw random numbers
+        assert found[0] == found[1]
+
+
+# Parts of two strategies ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [SimCLR, lambda: MoCoV2(queue_size=64)])
+def test_a_head_of_two_strategies_is_refused(make):
+    head = make()
+    first = strategy_of(SmallCNN(), ssl=head)
+    before = state_of(head)
+    for second in (
+        lambda: strategy_of(SmallCNN(), ssl=head),
+        lambda: naive(SmallCNN(), plugins=[SelfSupervisedLossPlugin(head)]),
+    ):
+        with pytest.raises(ValueError, match="that another one has: make a new one"):
+            second()
+    after = state_of(head)
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    first.train(nc_stream().train_stream[0])
+    moved = [not torch.equal(tensor, before[name]) for name, tensor in state_of(head).items()]
+    assert any(moved)
+
+
+def test_an_averaging_plugin_of_two_strategies_is_refused():
+    plugin, stream = CumulativeParameterAveragingPlugin(), nc_stream()
+    first = naive(SmallCNN(), plugins=[plugin])
+    first.train(stream.train_stream[0])
+    with pytest.raises(ValueError, match="got a second one: it averages the model of the first"):
+        naive(SmallCNN(), plugins=[plugin]).train(stream.train_stream[0])
+    first.train(stream.train_stream[1])
+    assert plugin.num_averaged == 2
+
+
+def test_plugins_may_come_from_a_generator():
+    for make in (strategy_of, stl):
+        probe = Probe(before_training_exp=lambda strategy: True)
+        strategy = make(SmallCNN(), plugins=(plugin for plugin in [probe]))
+        strategy.train(nc_stream().train_stream[0])
+        assert probe.seen["before_training_exp"] == [True]
+
+
+# States and rates -------------------------------------------------------------------------------
+
+
+def test_a_state_that_is_loaded_takes_the_gaussian_statistics_back():
+    strategy, stream = strategy_of(SmallCNN(), classifier="gaussian"), nc_stream()
+    [plugin] = (p for p in strategy.plugins if isinstance(p, GaussianClassifierPlugin))
+    strategy.train(stream.train_stream[0])
+    state = copy.deepcopy(strategy.state_dict())
+    strategy.train(stream.train_stream[1])
+    expected = copy.deepcopy(plugin.statistics)
+    strategy.load_state_dict(state)
+    assert plugin.keys == strategy.model.gaussian.keys == [(0, 0), (0, 1)]
+    strategy.train(stream.train_stream[1])
+    assert plugin.statistics.counts.tolist() == expected.counts.tolist() == [40] * 4
+
+
+def test_a_rate_set_between_experiences_is_the_first_one_from_then_on():
+    rates = []
+    strategy = strategy_of(
+        SmallCNN(),
+        train_mb_size=80,
+        train_epochs=2,
+        scheduler=lambda optimizer: StepLR(optimizer, 1, 0.1),
+        plugins=[Probe(before_update=lambda s: rates.append(s.optimizer.param_groups[0]["lr"]))],
+    )
+    stream = nc_stream()
+    strategy.train(stream.train_stream[0])
+    strategy.train(stream.train_stream[1])
+    strategy.optimizer.param_groups[0]["lr"] = 0.001
+    strategy.load_state_dict(strategy.state_dict())
+    strategy.train(stream.train_stream[2])
+    assert rates == pytest.approx([0.05, 0.005, 0.05, 0.005, 0.001, 0.0001])
+
+
+def test_the_advice_to_lower_the_rate_can_be_followed():
+    rates = []
+    strategy = strategy_of(
+        SmallCNN(),
+        lr=1e30,
+        train_epochs=2,
+        scheduler=lambda optimizer: StepLR(optimizer, 1),
+        plugins=[Probe(before_update=lambda s: rates.append(s.optimizer.param_groups[0]["lr"]))],
+    )
+    experience = nc_stream().train_stream[0]
+    with pytest.raises(NonFiniteLossError, match="or lower the learning rate"):
+        strategy.train(experience)
+    rates.clear()
+    strategy.optimizer.param_groups[0]["lr"] = 0.01
+    strategy.train(experience)
+    assert rates[0] == 0.01
+
+
+class StopAtLastEpoch(SupervisedPlugin):
+    def after_training_epoch(self, strategy, **kwargs):
+        if strategy.clock.train_exp_epochs == 0:
+            strategy.stop_training()
+
+
+@pytest.mark.parametrize("make", [strategy_of, stl])
+def test_a_stop_in_the_last_epoch_does_not_cost_the_next_experience(make):
+    trained = Probe(after_update=lambda strategy: strategy.experience.current_experience)
+    strategy = make(SmallCNN(), plugins=[StopAtLastEpoch(), trained])
+    strategy.train(nc_stream().train_stream)
+    assert set(trained.seen["after_update"]) == {0, 1, 2}
+    assert strategy.model.num_averaged == 3
+
+
+# Replay beside a class that comes back ----------------------------------------------------------
+
+
+def test_a_class_that_came_back_competes_with_those_of_both_its_tasks():
+    stream = tensors_stream(tasks=((0, 1), (1, 2)))
+    strategy = strategy_of(SmallCNN(), plugins=[ReplayPlugin(mem_size=40)], train_epochs=2)
+    strategy.train(stream.train_stream[0])
+    before = strategy.model.classifiers.rows(0)[0].clone()
+    strategy.train(stream.train_stream[1])
+    moved = (strategy.model.classifiers.rows(0)[0] - before).abs().amax(dim=1)
+    assert (moved > 1e-4).all()
+    scope = scope_of(strategy.model.classifiers, 0, [1, 2], mixed=True)
+    logits = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
+    found = scope.loss(CrossEntropyLoss(), logits, torch.tensor([0, 1, 2]))
+    by_hand = [
+        logits[0, [0, 1]].logsumexp(0) - logits[0, 0],  # replayed: among those of its task
+        logits[1, [1, 2]].logsumexp(0) - logits[1, 1],  # of the experience: among its classes
+        logits[2, [1, 2]].logsumexp(0) - logits[2, 2],
+    ]
+    assert found.item() == pytest.approx(sum(by_hand).item() / 3)
+    answer = scope.by_label(logits, torch.tensor([0, 1, 2]), 3)
+    assert (answer < -900).tolist() == [[False, False, True]] + [[True, False, False]] * 2
+
+
+# Single task learning ---------------------------------------------------------------------------
+
+
+def test_single_task_learning_refuses_a_task_that_would_not_be_trained():
+    experience = nc_stream().train_stream[0]
+    with pytest.raises(ValueError, match="Expected `train_epochs` to be at least 1, got 0"):
+        stl(train_epochs=0)
+    strategy = stl(train_mb_size=1000, predict_with="mean")
+    with pytest.raises(ValueError, match="Expected a mini-batch in experience 0, got 80 samples"):
+        strategy.train(experience, drop_last=True)
+    assert strategy.model.num_averaged == 0
+
+
+def test_single_task_learning_that_diverges_goes_back_to_the_start_of_the_epoch():
+    stream, states = nc_stream(), []
+    keep = Probe(before_training_epoch=lambda s: states.append(state_of(s.model.extractor)))
+    strategy = stl(lr=1e30, train_epochs=3, predict_with="mean", plugins=[keep])
+    with pytest.raises(NonFiniteLossError, match="Everything is back at the start of that epoch"):
+        strategy.train(stream.train_stream[0])
+    now = state_of(strategy.model.extractor)
+    assert all(torch.equal(now[name], states[-1][name]) for name in now)
+    strategy.optimizer.param_groups[0]["lr"] = 0.01
+    assert all(bool(tensor.isfinite().all()) for tensor in states[0].values())
+
+
+def test_single_task_learning_leaves_out_a_last_image_alone():
+    stream = nc_stream(per_class=5, size=8)  # 10 images, in mini-batches of 3
+    with pytest.warns(UserWarning, match="A mini-batch of one sample was skipped"):
+        stl(train_mb_size=3).train(stream.train_stream[0])
+
+
+def test_single_task_learning_can_be_saved_by_avalanche(tmp_path):
+    strategy, stream = stl(), nc_stream()
+    strategy.train(stream.train_stream[0])
+    save_checkpoint(strategy, tmp_path / "stl.pkl")
+    loaded, num_learned = maybe_load_checkpoint(stl(), tmp_path / "stl.pkl")
+    assert num_learned == 1
+    expected = state_of(strategy.model)
+    assert all(torch.equal(expected[name], t) for name, t in state_of(loaded.model).items())
+
+
+# Arguments --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [strategy_of, stl])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"criterion": CrossEntropyLoss(torch.ones(2))}, "without a weight for each class"),
+        ({"criterion": NLLLoss(torch.ones(6))}, "without a weight for each class, got one of 6"),
+        ({"eval_mb_size": 0}, "Expected `eval_mb_size` to be at least 1, got 0"),
+        ({"eval_mb_size": -3}, "Expected `eval_mb_size` to be at least 1, got -3"),
+    ],
+)
+def test_arguments_that_would_fail_at_the_first_evaluation_are_refused(make, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make(SmallCNN(), **arguments)
+
+
+def test_bfloat16_of_a_model_in_float64_is_refused():
+    with pytest.raises(ValueError, match=r"got parameters in float64.*call model\.float\(\)"):
+        strategy_of(SmallCNN().double(), precision="bf16")
+
+
+@pytest.mark.parametrize("kind", [MoCoV2, SimCLR, NNCLR])
+@pytest.mark.parametrize("temperature", [0, -0.07, math.nan, "warm"])
+def test_temperatures_that_drive_positives_apart_are_refused(kind, temperature):
+    with pytest.raises(ValueError, match="Expected `temperature` to be finite and above 0, got"):
+        kind(temperature=temperature)
+
+
+@pytest.mark.parametrize("kind", [MoCoV2, BYOL])
+@pytest.mark.parametrize("momentum", [1.5, -3.0, math.nan, None])
+def test_a_momentum_that_runs_away_is_refused(kind, momentum):
+    with pytest.raises(ValueError, match="Expected `momentum` to be at least 0 and at most 1, got"):
+        kind(momentum=momentum)
+
+
+def test_no_crop_is_without_a_pixel():
+    seed_all(0)
+    views = PaperViews(min_crop_area=0.001, mean=(0.0,), std=(1.0,))(torch.ones(4000, 1, 8, 8))
+    assert all((view.flatten(1).amax(dim=1) > 0).all() for view in views)
+
+
+# Images in memory -------------------------------------------------------------------------------
+
+
+def test_a_dataset_that_cannot_do_without_its_transform_is_read_by_avalanche(tmp_path):
+    files = [str(tmp_path / f"{i}.png") for i in range(8)]
+    for i, file in enumerate(files):
+        Image.new("RGB", (16, 16), (30 * i, 0, 0)).save(file)
+    labels = [i % 2 for i in range(8)]
+    images = ClassificationSubSequence(files, labels, patch_size=16, transform=ToTensor())
+    dataset = as_classification_dataset(
+        make_avalanche_dataset(images, data_attributes=[DataAttribute(labels, "targets")])
+    )
+    with pytest.raises(NotRecognizedError, match="cannot be read without transforms"):
+        read_samples(dataset, device=torch.device("cpu"), most_bytes=1e9)
