@@ -71,6 +71,11 @@ class WithSoftmax(SmallCNN):
         return super().forward(x).log_softmax(dim=1)
 
 
+class WithScaleInPlace(SmallCNN):
+    def forward(self, x):
+        return super().forward(x).mul_(2)
+
+
 class InPlace(SmallCNN):
     def forward(self, x):
         return super().forward(x.sub_(0.5).div_(0.25))
@@ -90,6 +95,7 @@ USERS = {
     ("kind", "reason"),
     [
         (WithSoftmax, "to answer with what its head gives, got one that does something after"),
+        (WithScaleInPlace, "to answer with what its head gives, got one that does something after"),
         (InPlace, "to leave its input as it is, got one that writes into it"),
     ],
 )
