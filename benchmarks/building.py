@@ -18,6 +18,7 @@ from avalanche_dlcpa import DLCPAStrategy, SingleTaskStrategy
 from avalanche_dlcpa.model_head import find_head
 from benchmarks.avalanche_repairs import repair_plugins_of_packnet, repair_synaptic_intelligence
 from benchmarks.given_loss import take_head
+from benchmarks.hyperparameters import HyperparameterError
 from benchmarks.networks import packnet_network, split_at_head
 from benchmarks.settings import Setting
 
@@ -31,6 +32,11 @@ def _sgd(network: nn.Module, lr: float, momentum: float) -> SGD:
 
 def _lowered(optimizer: Any, epochs: int, last_epochs: int) -> MultiStepLR:
     """A tenth of the learning rate for the last of so many epochs."""
+    most = max(1, epochs - 1)
+    if not isinstance(last_epochs, int) or not 0 <= last_epochs <= most:
+        raise HyperparameterError(
+            f"Expected `last_epochs` to be a whole number from 0 to {most}, got {last_epochs!r}."
+        )
     return MultiStepLR(optimizer, [max(1, epochs - last_epochs)])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ from avalanche_dlcpa.self_supervised import HEADS
 from benchmarks.analyses import ANALYSES
 from benchmarks.given_loss import options_of_loss
 from benchmarks.hyperparameters import batch_size_of, hyperparameters_of
+from benchmarks.judgement import expect_sound
 from benchmarks.methods import METHODS
 from benchmarks.names import expect_known
 from benchmarks.settings import SETTINGS
 
 FORMAT = 3  # of the JSON
+MOST_LETTERS = 200  # of the name of a cell; file systems take 255, and there are suffixes
 Result = dict[str, Any]
 
 
@@ -47,6 +50,12 @@ class Cell:
     def __post_init__(self) -> None:
         expect_known("method", self.method, [*METHODS, *ANALYSES])
         expect_known("setting", self.setting, SETTINGS)
+        _expect_file_name(self)
+        if self.validation and self.method in ANALYSES:
+            raise ValueError(
+                f"Expected a trial of a method, got one of {self.method}, which is an analysis of "
+                "trained networks: leave --validation out."
+            )
         if not self._ssl:
             return
         expect_known("self-supervised loss", self._ssl, HEADS)
@@ -65,7 +74,8 @@ class Cell:
     @property
     def _ssl(self) -> str | None:
         """The self-supervised loss that a baseline or analysis is given."""
-        return dict(self.changes).get("ssl")
+        ssl = dict(self.changes).get("ssl")
+        return None if ssl is None else str(ssl)
 
     @property
     def name(self) -> str:
@@ -121,6 +131,21 @@ class Cell:
         words = ["--method", self.method, "--setting", self.setting, "--seed", str(self.seed)]
         words += ["--validation"] if self.validation else []
         return words + [f"--set={name}={json.dumps(value)}" for name, value in self.changes]
+
+
+def _expect_file_name(cell: Cell) -> None:
+    """Refuse changes that no file could be named after."""
+    for name, value in cell.changes:
+        if not re.fullmatch(r"[\w.+-]+", f"{name}{_shortest(value)}"):
+            raise ValueError(
+                f"Expected names and values of letters, digits, dots, plus and minus, got "
+                f"{name}={value}."
+            )
+    if len(cell.name) > MOST_LETTERS:
+        raise ValueError(
+            f"Expected changes for which a file can be named, got {len(cell.name)} letters: make "
+            f"them fewer than {MOST_LETTERS}."
+        )
 
 
 def _shortest(value: Any) -> Any:
@@ -215,15 +240,28 @@ def check_same(result: Result, cell: Cell) -> None:
     """Refuse to take a result for that of a cell which would now run otherwise.
 
     Raises:
-        ValueError: Other hyperparameters or another budget.
+        ValueError: Another cell's, one that was altered, other hyperparameters or another budget.
     """
     check_setting(result, cell)
+    own = {
+        "method": cell.method,
+        "setting": cell.setting,
+        "seed": cell.seed,
+        "changes": dict(cell.changes),
+    }
+    for name, value in own.items():
+        if result.get(name) != value:
+            raise ValueError(
+                f"Expected {cell.name}.json to be of {name} {value}, got {result.get(name)}: it "
+                "was copied or renamed. Delete it, and it is run."
+            )
     now = {
         "hyperparameters": cell.hyperparameters,
         "batch_size": cell.batch_size,
         "num_experiences": cell.num_experiences,
     }
     _expect_equal(result, now, cell)
+    expect_sound(result)
 
 
 def _expect_equal(result: Result, now: dict[str, Any], cell: Cell) -> None:

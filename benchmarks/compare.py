@@ -17,8 +17,9 @@ from pathlib import Path
 
 from benchmarks.cells import Cell, check_same, grid, parse_changes, read_result, result_path
 from benchmarks.experiments import EXPERIMENTS
+from benchmarks.hyperparameters import has_values
 from benchmarks.live import run_grid
-from benchmarks.names import expect_known
+from benchmarks.names import SEED, expect_known
 from benchmarks.pool import add_pool_arguments, pool_of
 from benchmarks.run import remove_checkpoints
 from benchmarks.settings import SCALES, SETTINGS
@@ -39,7 +40,7 @@ def sort_out(cells: Iterable[Cell], folder: Path) -> tuple[list[Cell], list[Cell
             else:
                 cell.hyperparameters  # noqa: B018 - refuses what was never chosen
                 missing.append(cell)
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             refused[cell] = str(error)
     return missing, done, refused
 
@@ -85,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--scale", choices=SCALES, help="of a table or figure; default: paper")
     parser.add_argument("--methods", nargs="+", help="with a table: only these of its methods")
     parser.add_argument("--settings", nargs="+")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    parser.add_argument("--seeds", nargs="+", type=SEED, default=[0, 1, 2, 3, 4])
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="changes")
     parser.add_argument("--ssl", help="give baselines this self-supervised loss")
     parser.add_argument("--out", type=Path, default=Path("results"))
@@ -95,17 +96,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _tune(cells: Iterable[Cell], words: argparse.Namespace) -> None:
-    """Choose the hyperparameters of the cells' methods, where they have a grid and none published.
+    """Choose the hyperparameters of the cells' methods that have a grid, and no values yet.
 
     Raises:
         ValueError: Not one trial of a method has a result.
     """
-    methods: dict[str, list[str]] = {}
+    methods: dict[str, dict[str, None]] = {}
     wanted = ((cell.setting, method) for cell in cells for method in cell.sources)
     for setting, method in wanted:
         source = SETTINGS[setting].tuned_on or setting
-        if method in to_tune(source) and method not in methods.get(source, []):
-            methods.setdefault(source, []).append(method)
+        if method in to_tune(source) and not has_values(method, source):
+            methods.setdefault(source, {})[method] = None
     for setting, chosen in methods.items():
         print(f"tuning {', '.join(chosen)} in {setting}, on the validation split", flush=True)
         with tempfile.TemporaryDirectory() as folder:
@@ -113,7 +114,7 @@ def _tune(cells: Iterable[Cell], words: argparse.Namespace) -> None:
             failures = tune(setting, chosen, [0], run, folder=Path(folder))
         for cell, reason in failures.items():
             print(f"failed: {cell.name}: {reason}")
-        choose(setting, complete(chosen, failures))
+        choose(setting, complete(chosen, failures), [0])
 
 
 def main() -> None:
@@ -122,9 +123,10 @@ def main() -> None:
     words = parser.parse_args()
     folder = words.out.absolute()
     try:
-        cells = cells_of(words)
+        cells = list(dict.fromkeys(cells_of(words)))
         run = pool_of(words, folder)
-    except (ValueError, ImportError) as error:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (ValueError, ImportError, OSError) as error:
         parser.error(str(error))
     try:
         if words.tune:

@@ -19,6 +19,7 @@ from benchmarks.cells import grid, result_path
 from benchmarks.experiments import title_of
 from benchmarks.json_file import save_json
 from benchmarks.markup import as_text
+from benchmarks.names import COUNT, SEED
 from benchmarks.report import make_sections, write_report
 from benchmarks.run import run_cell
 from benchmarks.settings import SETTINGS
@@ -32,16 +33,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--out", type=Path, default=Path("demo-results"))
     parser.add_argument("--setting", default="digits", choices=SETTINGS, metavar="NAME")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=SEED, default=0)
     parser.add_argument("--dataset-root", help="folder of data already on disk")
     parser.add_argument(
-        "--threads", type=int, default=1, help="of torch; small networks gain nothing from more"
+        "--threads", type=COUNT, default=1, help="of torch; small networks gain nothing from more"
     )
     words = parser.parse_args()
     # Avalanche 0.6.0 on a current numpy and torch warns of what will be removed one day.
     warnings.filterwarnings("ignore", category=DeprecationWarning)
 
     torch.set_num_threads(words.threads)
+    try:
+        for cell in grid(METHODS, [words.setting], [words.seed]):
+            cell.hyperparameters  # noqa: B018 - refuses what was never chosen, before any work
+    except ValueError as error:
+        parser.error(str(error))
     results, paths = [], []
     setting = SETTINGS[words.setting]
     with tqdm(

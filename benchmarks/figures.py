@@ -21,7 +21,9 @@ from avalanche_dlcpa.plots import (
 )
 from benchmarks.cells import Result
 from benchmarks.experiments import EXPERIMENTS, SCENARIOS, title_of
+from benchmarks.json_file import whole_file
 from benchmarks.loading import by_method
+from benchmarks.methods import METHODS
 from benchmarks.settings import SETTINGS, at_scale
 from benchmarks.summaries import Summary, measure_of, summarize
 
@@ -174,6 +176,9 @@ def matrices_figure(runs: Sequence[Result]) -> Figure:
     for axes, scenario in zip(panels, scenarios, strict=False):
         plot_accuracy_matrix(mean_matrix(runs, scenario), ax=axes, title=SCENARIOS[scenario])
     lines = panels[num_rows]
+    if METHODS[runs[0]["method"]].learns_at_once:
+        lines.set_axis_off()  # no task has a line
+        return figure
     title = f"each task, {SCENARIOS[scenarios[0]]}"
     plot_task_accuracies_over_experiences(mean_matrix(runs, scenarios[0]), ax=lines, title=title)
     _begin_at_zero(lines)
@@ -327,5 +332,6 @@ def _array(values: Sequence[Sequence[float | None]]) -> np.ndarray:
 def _save(figure: Figure, folder: Path, name: str, caption: str) -> Picture:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{re.sub(r'[^a-zA-Z0-9_.=+-]', '-', name)}.png"
-    figure.savefig(path, dpi=110)
+    with whole_file(path) as draft:
+        figure.savefig(draft, dpi=110)
     return Picture(path, caption)

@@ -25,6 +25,7 @@ from benchmarks.gaussian_judge import Judge
 from benchmarks.gaussian_training import RECORD, StudiedTraining
 from benchmarks.gaussian_variants import Combinations, Variants
 from benchmarks.json_file import save_json
+from benchmarks.names import COUNT, SEED
 from benchmarks.origin import origin_of
 from benchmarks.run import add_run_arguments
 
@@ -95,14 +96,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--method", required=True)
     parser.add_argument("--setting", required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--num-experiences", type=int)
-    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--seed", type=SEED, default=0)
+    parser.add_argument("--num-experiences", type=COUNT)
+    parser.add_argument("--epochs", type=COUNT)
     parser.add_argument(
         "--validation", action="store_true", help="judge all combinations on the validation split"
     )
     parser.add_argument(
-        "--images-per-class", type=int, help="to learn Gaussian classifiers from; default: all"
+        "--images-per-class", type=COUNT, help="to learn Gaussian classifiers from; default: all"
     )
     parser.add_argument("--out", type=Path, default=Path("results/gaussian"))
     parser.add_argument(

@@ -15,8 +15,8 @@ from avalanche_dlcpa.frozen_extractor import FrozenExtractor
 from avalanche_dlcpa.metrics import predicted_classes
 from benchmarks.gaussian_training import LearnedNetwork
 from benchmarks.gaussian_variants import Combinations, Observed, Variants
+from benchmarks.judgement import summary_of
 from benchmarks.single_task_training import features_of, images_and_labels
-from benchmarks.training import summary_of
 
 SCENARIOS = ("class_il", "task_il")
 

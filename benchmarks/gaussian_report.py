@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from avalanche_dlcpa.plots import plot_accuracy_over_experiences
 from benchmarks.experiments import SCENARIOS
 from benchmarks.gaussian_variants import TITLES
+from benchmarks.json_file import save_text, whole_file
 from benchmarks.markup import NOTHING, Entry, Row, Table, as_markdown
 from benchmarks.methods import METHODS
 from benchmarks.settings import SETTINGS
@@ -262,9 +263,10 @@ def page_of(folder: Path) -> str:
 def write_report(folder: Path) -> Path:
     """Write the tables and figures of a folder's results into it; returns the page."""
     page = folder / "gaussian.md"
-    page.write_text(page_of(folder), encoding="utf-8")
+    save_text(page_of(folder), page)
     for (setting, method), runs in load(folder, "test_stream").items():
-        variants_figure(runs).savefig(folder / f"{setting}_{method}.png", dpi=120)
+        with whole_file(folder / f"{setting}_{method}.png") as draft:
+            variants_figure(runs).savefig(draft, dpi=120)
     return page
 
 
@@ -272,7 +274,11 @@ def main() -> None:
     """Report on a folder from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", type=Path, nargs="?", default=Path("results/gaussian"))
-    print(write_report(parser.parse_args().folder).read_text(encoding="utf-8"))
+    try:
+        page = write_report(parser.parse_args().folder)
+    except ValueError as error:
+        parser.error(str(error))
+    print(page.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

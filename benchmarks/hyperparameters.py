@@ -17,6 +17,11 @@ CHOSEN = Path(__file__).parent / "results" / "hyperparameters.json"
 
 Values = dict[str, Any]
 
+
+class HyperparameterError(ValueError):
+    """A hyperparameter that a method does not have, or a value that does not suit it."""
+
+
 # The paper's Table "Hyperparameters"; classifier_lr and last_epochs as in the authors' runs,
 # memory_strength as in Avalanche. What is not here was published nowhere.
 _CIFAR100_DLCPA = {"lr": 0.005, "classifier_lr": 0.2, "supervised_weight": 10.0}
@@ -46,6 +51,15 @@ BATCH_SIZES: dict[str, dict[str, int]] = {"tiny-10": {"gem": 64, **dict.fromkeys
 DIVERGED: dict[tuple[str, str], list[Values]] = {
     ("lab-cifar100", "ewc"): [{"lr": 0.02, "strength": 10.0}],
 }
+
+
+def has_values(method: str, setting: str) -> bool:
+    """Whether hyperparameters were chosen or published."""
+    try:
+        hyperparameters_of(method, setting)
+    except ValueError:
+        return False
+    return True
 
 
 def hyperparameters_of(method: str, setting: str) -> Values:

@@ -1,27 +1,40 @@
-"""JSON files, written whole or not at all."""
+"""Files that are written whole or not at all."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 
 def save_json(content: Any, path: Path) -> Path:
     """Write a file, whole or not at all, and return its path."""
+    return save_text(_text(content), path)
+
+
+def save_text(text: str, path: Path) -> Path:
+    """Write a file, whole or not at all, and return its path."""
+    with whole_file(path) as draft, draft.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    return path
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A draft to write to, which becomes the file where nothing is raised."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft = path.with_name(f".{os.getpid()}.{path.name}")  # with the ending of its format
     try:
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(_text(content))
-            file.flush()
-            os.fsync(file.fileno())
+        yield draft
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
-    return path
 
 
 def _text(content: Any) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.analyses import ANALYSES
 from benchmarks.cells import Cell, Result, check_setting, read_result
+from benchmarks.judgement import expect_sound
 from benchmarks.methods import METHODS
 from benchmarks.settings import SETTINGS
 
@@ -53,7 +54,13 @@ def load_results(folder: Path) -> tuple[list[Result], dict[str, str]]:
 
 
 def cell_of(result: Result) -> Cell:
-    """The cell whose result it is."""
+    """The cell whose result it is.
+
+    Raises:
+        ValueError: One that was altered, or a name that there is not.
+    """
+    if not isinstance(result["changes"], dict):
+        raise ValueError(f"Expected changes to be a dict, got {result['changes']!r}.")
     changes = tuple(sorted(result["changes"].items()))
     return Cell(result["method"], result["setting"], result["seed"], changes)
 
@@ -79,6 +86,7 @@ def _check_whole(result: Result) -> Cell:
             raise ValueError(
                 f"Expected a result of {whole} experiences, got {result['num_experiences']}."
             )
+    expect_sound(result)
     return cell
 
 

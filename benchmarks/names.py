@@ -1,9 +1,10 @@
-"""Names that users type: an unknown one is answered with the nearest that exists."""
+"""Names and numbers that users type: what there is not is answered with what there is."""
 
 from __future__ import annotations
 
+import argparse
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 def expect_known(kind: str, name: str, known: Iterable[str]) -> str:
@@ -28,3 +29,34 @@ def expect_known(kind: str, name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"Did you mean '{near[0]}'?" if near else f"There are {', '.join(known)}."
     raise ValueError(f"Expected a {kind} by name, got '{name}'. {hint}")
+
+
+def whole_number(*, least: int, most: int | None = None) -> Callable[[str], int]:
+    """What argparse reads a number with.
+
+    Args:
+        least: The smallest that will do.
+        most: The largest; None: any.
+
+    Example:
+        >>> whole_number(least=1)("2")
+        2
+    """
+
+    def number(word: str) -> int:
+        try:
+            value = int(word)
+        except ValueError:
+            value = least - 1
+        if value < least or (most is not None and value > most):
+            end = "" if most is None else f" and at most {most}"
+            raise argparse.ArgumentTypeError(
+                f"Expected a whole number of at least {least}{end}, got {word}."
+            )
+        return value
+
+    return number
+
+
+SEED = whole_number(least=0, most=2**32 - 1)  # as NumPy takes it
+COUNT = whole_number(least=1)

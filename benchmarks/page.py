@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.cells import Result
 from benchmarks.figures import Picture
+from benchmarks.json_file import save_text
 from benchmarks.loading import provenance
 from benchmarks.markup import Table, as_html
 
@@ -66,7 +67,7 @@ def write_page(
 {"".join(map(_section, sections))}
 <section id="provenance"><h2>Provenance of all results</h2>{origins}
 <p class=note>A plus after a commit: the code differed from it.</p>{left_out}</section>"""
-    path.write_text(_PAGE.format(title=_text(title), body=body), encoding="utf-8")
+    save_text(_PAGE.format(title=_text(title), body=body), path)
     return path
 
 

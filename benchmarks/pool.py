@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from benchmarks.cells import Cell
+from benchmarks.names import COUNT
 from benchmarks.origin import ROOT
 from benchmarks.run import add_run_arguments
 
@@ -70,10 +72,11 @@ class _Process:
         self._process.stdin.close()
         if code == 0:
             self._log.unlink()
+            self._kept.unlink(missing_ok=True)  # of an earlier try
             return Progress(self.cell, so_far, ended=True)
-        last = next((line for line in reversed(output.splitlines()) if line.strip()), "no output")
+        last = next((line for line in reversed(output.splitlines()) if line.strip()), None)
         self._log.replace(self._kept)
-        reason = f"ended with {code}: {last.strip()}"
+        reason = f"ended with {code}: {last.strip() if last else _without_output(self._kept)}"
         if code < 0:
             reason = f"killed by {signal.Signals(-code).name} after {so_far} experiences"
         reason += f" (see logs/{self._kept.name})"
@@ -84,6 +87,32 @@ class _Process:
         self._process.kill()
         self._process.wait()
         self._log.unlink(missing_ok=True)
+
+
+def _without_output(log: Path) -> str:
+    """Why a process may have ended without a word."""
+    free = shutil.disk_usage(log.parent).free
+    if free < 2**20:
+        return f"no output, as the disk of {log.parent.parent} is full ({free} bytes are left)"
+    return "no output"
+
+
+def remove_left_logs(folder: Path) -> None:
+    """Remove the logs of cells that were at work when their grid was killed."""
+    for log in (folder / "logs").glob(".*.log"):
+        owner = log.stem.rpartition(".")[2]
+        if owner.isdecimal() and not _is_alive(int(owner)):
+            log.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is somebody else's
+        return True
+    return True
 
 
 def run_in_processes(
@@ -100,6 +129,7 @@ def run_in_processes(
     Yields:
         How far those at work are, again and again; one that has ended is in it a last time.
     """
+    remove_left_logs(folder)
     waiting = list(reversed(list(cells)))
     at_work: list[_Process] = []
     try:
@@ -119,7 +149,7 @@ def run_in_processes(
 def add_pool_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of all that runs more than one cell."""
     add_run_arguments(parser)
-    parser.add_argument("--jobs", type=int, default=1, help="cells at a time on this machine")
+    parser.add_argument("--jobs", type=COUNT, default=1, help="cells at a time on this machine")
     parser.add_argument("--ray", metavar="ADDRESS", help="of a Ray cluster, or 'local'")
     parser.add_argument("--gpus", type=float, default=0.0, help="of Ray's GPUs a cell, e.g. 0.25")
     parser.add_argument(
@@ -131,11 +161,9 @@ def pool_of(words: argparse.Namespace, folder: Path) -> Runner:
     """What runs cells as the command line says.
 
     Raises:
-        ValueError: Fewer than one cell at a time, or options of the other way to run them.
+        ValueError: Options of the other way to run them.
         ImportError: Ray is asked for and missing.
     """
-    if words.jobs < 1:
-        raise ValueError(f"Expected `--jobs` to be at least 1, got {words.jobs}.")
     if words.ray is None and words.gpus:
         raise ValueError(f"Expected --gpus with --ray alone, got {words.gpus:g}: see --device.")
     if words.ray is None and words.checkpoints:

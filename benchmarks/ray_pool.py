@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,10 +66,11 @@ def run_on_ray(
         How far those at work are, again and again; one that has ended is in it a last time.
 
     Raises:
-        ValueError: There is no cluster at that address.
+        ValueError: There is no cluster at that address, or this machine has not what a cell takes.
     """
     origin = commit()  # of the code that is sent: the run may outlast it here
     _connect(address)
+    _expect_machine(gpus=gpus, threads=threads, is_local=address == "local")
     board: Any = ray.remote(num_cpus=0, max_restarts=-1)(_Board).remote()
     _read(board)  # it is there before the cells tell it anything
     run: Any = _run  # whose words Ray's types do not know
@@ -131,6 +133,21 @@ def _connect(address: str) -> None:
             f"Expected --ray to be the address of a Ray cluster that is running, or 'local', got "
             f"'{address}': {_last_line(error)}"
         ) from error
+
+
+def _expect_machine(*, gpus: float, threads: int, is_local: bool) -> None:
+    """Say where no machine of the cluster has what a cell takes, for which it would wait."""
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if any(m.get("GPU", 0) >= gpus and m.get("CPU", 0) >= threads for m in machines):
+        return
+    words = (
+        f"Expected a machine with {gpus:g} GPUs and {threads} CPUs for each cell, got "
+        f"{len(machines)} with at most {max(m.get('GPU', 0) for m in machines):g} and "
+        f"{max(m.get('CPU', 0) for m in machines):g}: lower --gpus or --threads"
+    )
+    if is_local:
+        raise ValueError(f"{words}.")
+    print(f"{words}, or let such a machine join the cluster: cells wait for it.", file=sys.stderr)
 
 
 def _run(cell: Cell, board: Any, *, threads: int, **options: Any) -> Result:

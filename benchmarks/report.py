@@ -22,8 +22,9 @@ from benchmarks.figures import (
     method_picture,
     setting_pictures,
 )
+from benchmarks.json_file import save_text
 from benchmarks.loading import by_method, in_order, load_results, provenance
-from benchmarks.markup import as_latex, as_markdown, as_text
+from benchmarks.markup import as_latex, as_markdown, as_text, escape_markdown
 from benchmarks.methods import METHODS
 from benchmarks.names import expect_known
 from benchmarks.orders import order_tables
@@ -173,9 +174,11 @@ def write_report(
     """Write ``report.html``, ``report.md`` and ``report.tex``; returns all paths, figures first."""
     figures = [picture.path for section in sections for picture in _pictures(section)]
     markdown, latex = folder / "report.md", folder / "report.tex"
-    markdown.write_text(_markdown(sections, skipped, folder), encoding="utf-8")
-    latex.write_text(_latex(sections), encoding="utf-8")
-    page = write_page(f"Results in {folder.name}", sections, skipped, folder / "report.html")
+    save_text(_markdown(sections, skipped, folder), markdown)
+    save_text(_latex(sections), latex)
+    page = write_page(
+        f"Results in {folder.resolve().name}", sections, skipped, folder / "report.html"
+    )
     return [*figures, markdown, latex, page]
 
 
@@ -184,7 +187,7 @@ def _pictures(section: Section) -> list[Picture]:
 
 
 def _markdown(sections: Sequence[Section], skipped: Mapping[str, str], folder: Path) -> str:
-    parts = [f"# Results in {folder.name}"]
+    parts = [f"# Results in {escape_markdown(folder.resolve().name)}"]
     for section in sections:
         parts.append(f"## {section.title}")
         parts.append(f"```console\n{section.command}\n```")
@@ -199,7 +202,8 @@ def _markdown(sections: Sequence[Section], skipped: Mapping[str, str], folder: P
     parts.append("\n".join(f"- {name}: {value}" for name, value in origins.items()))
     if skipped:
         parts.append("## Files left out")
-        parts.append("\n".join(f"- {name}: {reason}" for name, reason in skipped.items()))
+        lines = (f"- `{name}`: {escape_markdown(reason)}" for name, reason in skipped.items())
+        parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
 
 

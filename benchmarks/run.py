@@ -20,6 +20,7 @@ import torch
 
 import avalanche_dlcpa
 from avalanche_dlcpa import DLCPAStrategy, NonFiniteLossError, seed_everything
+from avalanche_dlcpa.folder_lock import lock_folder
 from benchmarks.analyses import ANALYSES
 from benchmarks.cells import (
     FORMAT,
@@ -31,11 +32,13 @@ from benchmarks.cells import (
     read_result,
     result_path,
 )
+from benchmarks.hyperparameters import HyperparameterError
 from benchmarks.json_file import save_json
 from benchmarks.memory import reset_peak
+from benchmarks.names import COUNT, SEED
 from benchmarks.origin import digest_of, provenance
 from benchmarks.settings import SETTINGS
-from benchmarks.training import Training, UnknownHyperparameterError
+from benchmarks.training import Training
 
 CODE = (Path(avalanche_dlcpa.__file__).parent, Path(__file__).parent)
 CHECKPOINT_MINUTES = 2.0  # besides those between experiences
@@ -80,13 +83,14 @@ def run_cell(
             **values,
         )
     else:
+        how = {**values, "device": device, "torch": torch.__version__}
         found = _train_and_judge(
             cell,
             values,
             dataset_root=dataset_root,
             device=device,
             on_experience=on_experience,
-            checkpoints=checkpoints and checkpoints / digest_of(*CODE, values=values),
+            checkpoints=checkpoints and checkpoints / digest_of(*CODE, values=how),
         )
     return result_of(cell, values, found, origin)
 
@@ -142,12 +146,18 @@ def remove_checkpoints(cell: Cell, folder: Path) -> None:
     shutil.rmtree(checkpoints_path(cell, folder), ignore_errors=True)
 
 
+def _remove_empty(checkpoints: Path) -> None:
+    """Remove a folder without checkpoints, which was only locked."""
+    if not any(path.is_dir() for path in checkpoints.glob("*")):
+        shutil.rmtree(checkpoints, ignore_errors=True)
+
+
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments that single runs and grids share."""
     parser.add_argument("--dataset-root", help="folder of data already on disk")
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
-        "--threads", type=int, default=1, help="of torch; small networks gain nothing from more"
+        "--threads", type=COUNT, default=1, help="of torch; small networks gain nothing from more"
     )
 
 
@@ -156,7 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--method", required=True)
     parser.add_argument("--setting", required=True)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=SEED, default=0)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="changes")
     parser.add_argument("--ssl", help="give a baseline this self-supervised loss")
     parser.add_argument("--out", type=Path, default=Path("results"))
@@ -176,10 +186,10 @@ def main() -> None:
     # Avalanche 0.6.0 on a current numpy and torch warns of what will be removed one day.
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     torch.set_num_threads(words.threads)
-    changes = parse_changes(words.changes)
-    if words.ssl:
-        changes["ssl"] = words.ssl
     try:
+        changes = parse_changes(words.changes)
+        if words.ssl:
+            changes["ssl"] = words.ssl
         pairs = tuple(sorted(changes.items()))
         cell = Cell(words.method, words.setting, words.seed, pairs, words.validation)
         cell.hyperparameters  # noqa: B018 - refuses what was never chosen, before any work
@@ -189,7 +199,8 @@ def main() -> None:
             print(f"{path} is there already")
             remove_checkpoints(cell, words.out)
             return
-    except ValueError as error:
+        lock = lock_folder(checkpoints)  # for as long as this process lives
+    except (ValueError, OSError) as error:
         parser.error(str(error))
     try:
         result = run_cell(
@@ -199,11 +210,13 @@ def main() -> None:
             checkpoints=checkpoints if words.resume else None,
             on_experience=lambda learned: print(f"learned {learned} experiences", flush=True),
         )
-    # Missing data, a hyperparameter that there is not, or it diverged.
-    except (FileNotFoundError, UnknownHyperparameterError, NonFiniteLossError) as error:
+    # Missing data, a hyperparameter that does not suit, or it diverged.
+    except (FileNotFoundError, HyperparameterError, NonFiniteLossError) as error:
+        _remove_empty(checkpoints)
         sys.exit(f"{type(error).__name__}: {error}")
     print(f"wrote {save_json(result, path)}")
     remove_checkpoints(cell, words.out)
+    del lock
 
 
 if __name__ == "__main__":

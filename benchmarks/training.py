@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from avalanche.core import SupervisedPlugin
 from avalanche.evaluation import PluginMetric
@@ -17,26 +15,17 @@ from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.templates import SupervisedTemplate
 
 from avalanche_dlcpa import NonFiniteLossError
-from avalanche_dlcpa.accuracy_matrix import (
-    accuracy_over_experiences,
-    average_incremental_accuracy,
-    backward_transfer,
-    final_accuracy,
-    forgetting,
-)
 from avalanche_dlcpa.metrics import predicted_classes, scenario_metrics
 from avalanche_dlcpa.training_guards import all_finite
 from benchmarks.cells import Cell
 from benchmarks.given_loss import take_loss
+from benchmarks.hyperparameters import HyperparameterError
+from benchmarks.judgement import summary_of
 from benchmarks.memory import kept_bytes, peak_bytes
 from benchmarks.methods import METHODS
 from benchmarks.settings import SETTINGS, Setting
 
 EVAL_BATCH_SIZE = 256
-
-
-class UnknownHyperparameterError(ValueError):
-    """A hyperparameter that a method does not have."""
 
 
 def build_strategy(
@@ -59,7 +48,7 @@ def build_strategy(
         device: Where to train.
 
     Raises:
-        UnknownHyperparameterError: A hyperparameter that the method does not have.
+        HyperparameterError: One that the method does not have, or a value that does not suit.
     """
     method = METHODS[cell.method]
     network = setting.make_network(setting.num_classes)
@@ -78,14 +67,18 @@ def build_strategy(
             plugins=plugins,
             evaluator=EvaluationPlugin(*metrics, loggers=[Silent()]),
         )
-    except TypeError as error:
-        _, _, words = str(error).partition("unexpected keyword argument")
-        unknown = [name for name in options if re.search(rf"\b{name}\b", words)]
-        if not unknown:
+    except (TypeError, ValueError) as error:
+        if isinstance(error, HyperparameterError):
             raise
-        raise UnknownHyperparameterError(
-            f"Expected hyperparameters that {cell.method} has, got {', '.join(unknown)}: "
-            "`python -m benchmarks.hyperparameter_table` shows what it runs with."
+        _, _, words = str(error).partition("keyword argument")
+        unknown = [name for name in options if re.search(rf"\b{name}\b", words)]
+        if unknown:
+            raise HyperparameterError(
+                f"Expected hyperparameters that {cell.method} has, got {', '.join(unknown)}: "
+                "`python -m benchmarks.hyperparameter_table` shows what it runs with."
+            ) from error
+        raise HyperparameterError(
+            f"Expected hyperparameters that suit {cell.method}, got {options}: {error}"
         ) from error
 
 
@@ -166,7 +159,7 @@ class Training:
 
 def expect_finite(strategy: SupervisedTemplate, learned: int) -> None:
     """Refuse to judge weights that are not finite: their accuracy would look like chance."""
-    if not all_finite(strategy.model.parameters()):
+    if not all_finite([*strategy.model.parameters(), *strategy.model.buffers()]):
         raise NonFiniteLossError(
             f"Expected finite weights after {learned} experiences, got NaN or infinite ones: the "
             "training diverged. Choose a lower learning rate or strength."
@@ -235,23 +228,3 @@ class Silent:
 
     def log_metrics(self, values: Any) -> None:
         """Take the metric values."""
-
-
-def summary_of(matrix: np.ndarray) -> dict[str, Any]:
-    """An accuracy matrix (T, T) and what follows from it, as JSON takes it."""
-    return {
-        "accuracy_matrix": [_numbers(row) for row in matrix],
-        "ACC": _number(final_accuracy(matrix)),
-        "AverageIncrementalACC": _number(average_incremental_accuracy(matrix)),
-        "BWT": _number(backward_transfer(matrix)),
-        "Forgetting": _number(forgetting(matrix)),
-        "accuracy_over_experiences": _numbers(accuracy_over_experiences(matrix)),
-    }
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)  # NaN is no JSON
-
-
-def _numbers(values: Any) -> list[float | None]:
-    return [_number(value) for value in values]

@@ -10,8 +10,9 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import os
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +36,20 @@ Row = dict[str, str]
 
 
 def read_rows(path: Path = TUNING) -> list[Row]:
-    """The trials that have been run so far."""
+    """The trials that have been run so far, but for a last one whose row was cut short."""
     if not path.exists():
         return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    text = path.read_text(encoding="utf-8")
+    return list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
 
 
 def add_row(path: Path, row: tuple[Any, ...]) -> None:
     """Add a trial, with the values of `FIELDS`."""
+    if path.exists():
+        content = path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):  # what was cut short by a kill or a full disk is tried again
+            os.truncate(path, whole)
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         if file.tell() == 0:
@@ -65,8 +71,8 @@ def in_grids(rows: Iterable[Row]) -> list[Row]:
     return [r for r in rows if r["hyperparameters"] in words.get((r["setting"], r["method"]), ())]
 
 
-def best(rows: Iterable[Row], setting: str, method: str) -> dict[str, Any]:
-    """The highest Class-IL ACC among those within a point of the best Task-IL ACC, over all seeds.
+def best(rows: Iterable[Row], setting: str, method: str, seeds: Iterable[int]) -> dict[str, Any]:
+    """The highest Class-IL ACC among those within a point of the best Task-IL ACC, over the seeds.
 
     Only values that were tried with as many seeds as any others count. What is known to diverge in
     a longer run is left out. Of equals, and where Class-IL is undefined, Task-IL decides.
@@ -79,7 +85,8 @@ def best(rows: Iterable[Row], setting: str, method: str) -> dict[str, Any]:
         ValueError: No rows of that setting and method.
     """
     diverged = DIVERGED.get((setting, method), [])
-    own = [row for row in rows if (row["setting"], row["method"]) == (setting, method)]
+    wanted = {(setting, method, str(seed)) for seed in seeds}
+    own = [row for row in rows if (row["setting"], row["method"], row["seed"]) in wanted]
     sound = [row for row in own if json.loads(row["hyperparameters"]) not in diverged]
     if not sound:
         raise ValueError(f"Expected tuning rows of {method} in {setting}, got none.")
@@ -131,13 +138,22 @@ def _accuracies(row: Row) -> tuple[float, float]:
     return float(row["class_il_ACC"] or 0), float(row["task_il_ACC"] or 0)
 
 
-def choose(setting: str, methods: Iterable[str], path: Path = CHOSEN) -> dict[str, dict[str, Any]]:
-    """Write what is best, method by method, into the file of the chosen values; returns it."""
+def choose(
+    setting: str, methods: Iterable[str], seeds: Sequence[int], path: Path = CHOSEN
+) -> dict[str, dict[str, Any]]:
+    """Write what is best, method by method, into the file of the chosen values; returns it.
+
+    Args:
+        setting: Of the trials.
+        methods: With all trials of the seeds.
+        seeds: Of those that count: others may have been broken off.
+        path: The file.
+    """
     methods = list(methods)
     chosen = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     rows = in_grids(read_rows())
     for method in methods:
-        chosen.setdefault(setting, {})[method] = best(rows, setting, method)
+        chosen.setdefault(setting, {})[method] = best(rows, setting, method, seeds)
     in_order = {
         setting: {method: values[method] for method in METHODS if method in values}
         for setting, values in chosen.items()

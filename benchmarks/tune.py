@@ -27,7 +27,7 @@ from benchmarks.grids import GRIDS, Grid
 from benchmarks.hyperparameters import PUBLISHED
 from benchmarks.live import run_grid
 from benchmarks.methods import METHODS
-from benchmarks.names import expect_known
+from benchmarks.names import COUNT, SEED, expect_known
 from benchmarks.origin import commit
 from benchmarks.pool import Runner, add_pool_arguments, pool_of
 from benchmarks.settings import SETTINGS
@@ -180,13 +180,14 @@ def main() -> None:
     parser.add_argument(
         "--methods", nargs="+", help="default: all with a grid but no published values"
     )
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--trials", type=int, help="of each grid, at most so many; default: all")
+    parser.add_argument("--seeds", nargs="+", type=SEED, default=[0])
+    parser.add_argument("--trials", type=COUNT, help="of each grid, at most so many; default: all")
     parser.add_argument(
-        "--finalists", type=int, help="only so many are tried with the seeds after the first"
+        "--finalists", type=COUNT, help="only so many are tried with the seeds after the first"
     )
     add_pool_arguments(parser)
     words = parser.parse_args()
+    words.seeds = list(dict.fromkeys(words.seeds))
     try:
         setting = words.setting
         methods = words.methods or to_tune(setting)
@@ -200,7 +201,7 @@ def main() -> None:
                 most=words.trials,
                 num_finalists=words.finalists,
             )
-        chosen = choose(setting, complete(methods, failures))
+        chosen = choose(setting, complete(methods, failures), words.seeds)
     except (ValueError, ImportError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:

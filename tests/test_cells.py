@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from synthetic_results import make_result
 
 from benchmarks import cells
 from benchmarks.cells import Cell, check_same, grid, parse_changes, read_result
@@ -9,16 +10,8 @@ from benchmarks.settings import SETTINGS, at_scale
 
 
 def result_of(cell):
-    setting = SETTINGS[cell.setting]
-    return {
-        "format": cells.FORMAT,
-        "setting_title": setting.title,
-        "hyperparameters": cell.hyperparameters,
-        "epochs": setting.epochs,
-        "batch_size": setting.batch_size,
-        "num_experiences": cell.num_experiences,
-        "views": setting.views,
-    }
+    own = {"hyperparameters": cell.hyperparameters, "batch_size": cell.batch_size}
+    return make_result(cell.method, cell.setting, cell.seed, changes=dict(cell.changes), **own)
 
 
 @pytest.mark.parametrize(

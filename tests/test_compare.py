@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 
-from benchmarks import compare, hyperparameters, live
+from benchmarks import compare, hyperparameters, live, trials
 from benchmarks.cells import Cell, checkpoints_path, grid, read_result, result_path
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.grids import GRIDS
@@ -249,7 +249,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
             "Expected 'table4' alone, whose settings and changes are its",
         ),
         (["--methods", "dlcpa-a", "--settings", "digits", "--ssl", "byol"], "which has its own"),
-        (["table4", "--jobs", "0"], "Expected `--jobs` to be at least 1, got 0"),
+        (["table4", "--jobs", "0"], "--jobs: Expected a whole number of at least 1, got 0"),
         (["table4", "--gpus", "0.5"], "Expected --gpus with --ray alone, got 0.5"),
         (["table4", "--jobs", "2", "--ray", "local"], "Expected --jobs without --ray"),
         (["table4", "--checkpoints", "kept"], "Expected --checkpoints with --ray alone, got kept"),
@@ -312,9 +312,10 @@ def checkout_with_a_trial_missing(tmp_path):
     assert len(rows) - len(kept) == 3  # seeds
     (results / "tuning.csv").write_text("\n".join(kept) + "\n")
     chosen = json.loads((results / "hyperparameters.json").read_text())
-    expected = chosen["digits"].pop("naive")["hyperparameters"]
+    del chosen["digits"]["naive"]
+    expected = trials.best(trials.in_grids(trials.read_rows()), "digits", "naive", [0])
     (results / "hyperparameters.json").write_text(json.dumps(chosen))
-    return tmp_path, expected
+    return tmp_path, expected["hyperparameters"]
 
 
 def test_tune_first_runs_what_is_missing_and_chooses(checkout_with_a_trial_missing):
@@ -346,11 +347,12 @@ def test_tuning_chooses_for_the_method_that_a_cell_trains_as(cell, source, monke
         asked.append((setting, list(methods)))
         return {cell: "NonFiniteLossError"}
 
-    def choose(setting, methods):
+    def choose(setting, methods, seeds):
         raise ValueError(f"Expected tuning rows of {methods[0]}, got none.")
 
     monkeypatch.setattr(compare, "tune", tune)
     monkeypatch.setattr(compare, "choose", choose)
+    monkeypatch.setattr(compare, "has_values", lambda method, setting: False)
     words = ["compare", "--tune", "--methods", cell.method, "--settings", cell.setting]
     monkeypatch.setattr(sys, "argv", [*words, "--out", str(tmp_path)])
     with pytest.raises(SystemExit, match=f"Expected tuning rows of {source}, got none"):

@@ -123,7 +123,7 @@ def test_files_left_out_are_named_with_the_reason(reported):
     folder, printed = reported
     assert "<dt>digits_naive_seed0.json</dt><dd>Expected" in page_of(folder)
     assert "skipped digits_naive_seed0.json: Expected" in printed
-    assert "- digits_naive_seed0.json: Expected" in (folder / "report.md").read_text()
+    assert "- `digits_naive_seed0.json`: Expected" in (folder / "report.md").read_text()
     assert (folder / "digits_naive_seed0.json").read_text() == '{"format": 2'
 
 

@@ -92,9 +92,9 @@ def test_the_best_leads_class_il_among_the_near_best_in_task_il():
         trial_row('{"lr": 3}', "0.9", "0.88", seed="0"),
         trial_row('{"lr": 3}', "0.9", "0.88", seed="1"),
     ]
-    assert trials.best(rows, "digits", "ewc")["hyperparameters"] == {"lr": 2}
+    assert trials.best(rows, "digits", "ewc", [0, 1])["hyperparameters"] == {"lr": 2}
     with pytest.raises(ValueError, match="Expected tuning rows of lwf in digits, got none"):
-        trials.best(rows, "digits", "lwf")
+        trials.best(rows, "digits", "lwf", [0, 1])
 
 
 def test_where_a_scenario_is_undefined_the_other_decides():
@@ -102,7 +102,7 @@ def test_where_a_scenario_is_undefined_the_other_decides():
         trial_row(f'{{"lr": {lr}}}', "", task_il, method="packnet")
         for lr, task_il in ((1, "0.795"), (2, "0.8"), (3, "0.0"))
     ]
-    found = trials.best(rows, "digits", "packnet")
+    found = trials.best(rows, "digits", "packnet", [0])
     assert found["hyperparameters"] == {"lr": 2}
     assert (found["class_il_ACC"], found["task_il_ACC"]) == (None, 0.8)
 
@@ -111,7 +111,7 @@ def test_a_trial_that_was_not_tried_with_every_seed_is_not_chosen():
     lucky = trial_row('{"lr": 1}', "0.99", "0.99")
     others = [trial_row('{"lr": 2}', "0.5", "0.5", seed=seed) for seed in ("0", "1")]
     for rows in ([lucky, *others], [lucky, lucky, *others]):  # one that two processes added
-        assert trials.best(rows, "digits", "ewc")["hyperparameters"] == {"lr": 2}
+        assert trials.best(rows, "digits", "ewc", [0, 1])["hyperparameters"] == {"lr": 2}
 
 
 def test_hyperparameters_are_those_that_tuning_chose():
@@ -120,7 +120,8 @@ def test_hyperparameters_are_those_that_tuning_chose():
     assert chosen
     for setting, methods in chosen.items():
         for method, entry in methods.items():
-            assert entry == trials.best(rows, setting, method), (setting, method)
+            found = trials.best(rows, setting, method, entry["seeds"])
+            assert entry == found, (setting, method)
 
 
 def test_trials_of_earlier_grids_are_kept_and_not_chosen_from(tmp_path, monkeypatch):
@@ -132,7 +133,7 @@ def test_trials_of_earlier_grids_are_kept_and_not_chosen_from(tmp_path, monkeypa
     other = [trial_row('{"lr": 0.3}', "0.9", "0.9", method="lwf")]
     assert trials.in_grids([*earlier, *of_today, *other]) == of_today
     monkeypatch.setattr(trials, "read_rows", lambda: [*earlier, *of_today])
-    trials.choose("digits", ["ewc"], tmp_path / "chosen.json")
+    trials.choose("digits", ["ewc"], [0], tmp_path / "chosen.json")
     entry = json.loads((tmp_path / "chosen.json").read_text())["digits"]["ewc"]
     assert (entry["hyperparameters"], entry["num_trials"]) == ({"lr": 0.3}, 2)
 
@@ -179,7 +180,7 @@ def test_tuning_adds_a_row_a_trial_and_runs_none_again(tmp_path, monkeypatch):
     tune.tune(TWIN, grids, [0], run_here, folder=tmp_path, path=path)
     assert [len(cells) for cells in asked] == [3, 0]
     assert all(cell.validation for cell in asked[0])
-    assert trials.best(rows, TWIN, "naive")["hyperparameters"] == {"lr": 0.01}
+    assert trials.best(rows, TWIN, "naive", [0])["hyperparameters"] == {"lr": 0.01}
 
 
 def test_no_row_is_made_of_a_result_on_the_test_set(tmp_path, monkeypatch):
