@@ -14,7 +14,7 @@ import torch
 from avalanche.models import DynamicModule
 from torch import Tensor, nn
 
-from avalanche_dlcpa.batch_norm import batch_statistics
+from avalanche_dlcpa.batch_norm import batch_norms, batch_statistics
 from avalanche_dlcpa.experiences import classes_of, task_label_of
 from avalanche_dlcpa.model_head import detach_head
 from avalanche_dlcpa.stable_file import write_stable
@@ -59,7 +59,8 @@ class DualLearner(DynamicModule):
         is_learning: Whether the stable learner is the mean with an experience that has not ended.
 
     Raises:
-        ValueError: No linear layer, or more than one candidate, or an unknown name.
+        ValueError: No linear layer, or more than one candidate, or an unknown name; batch norm that
+            keeps no statistics, but for ``"batch"``.
     """
 
     plastic: nn.Module
@@ -76,6 +77,14 @@ class DualLearner(DynamicModule):
             raise ValueError(
                 f"Expected `bn_statistics` to be one of {', '.join(BN_STATISTICS)}, "
                 f"got '{bn_statistics}'."
+            )
+        without = [layer for layer in batch_norms(model) if layer.running_mean is None]
+        if without and bn_statistics != "batch":
+            raise ValueError(
+                f"Expected batch norm with running statistics for bn_statistics='{bn_statistics}', "
+                f"got {len(without)} layers without, whose answer for an image depends on the "
+                "others of its batch: build the model with track_running_stats=True, or choose "
+                "'batch'."
             )
         self.plastic, start = detach_head(model, head)
         self.stable = copy.deepcopy(self.plastic).requires_grad_(False)

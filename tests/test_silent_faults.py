@@ -348,6 +348,20 @@ def test_arguments_that_would_fail_at_the_first_evaluation_are_refused(make, arg
         make(SmallCNN(), **arguments)
 
 
+def test_batch_norm_that_keeps_no_statistics_answers_by_the_batch_alone():
+    def without():
+        model = SmallCNN()
+        model.norm = nn.BatchNorm2d(16, track_running_stats=False)
+        return model
+
+    for statistics in ("running", "recalibrated"):
+        with pytest.raises(ValueError, match=f"for bn_statistics='{statistics}', got 1 layers"):
+            strategy_of(without(), bn_statistics=statistics)
+    strategy, stream = strategy_of(without(), bn_statistics="batch"), nc_stream(per_class=8)
+    strategy.train(stream.train_stream[0])
+    strategy.eval(stream.test_stream[0])
+
+
 def test_bfloat16_of_a_model_in_float64_is_refused():
     with pytest.raises(ValueError, match=r"got parameters in float64.*call model\.float\(\)"):
         strategy_of(SmallCNN().double(), precision="bf16")
