@@ -32,6 +32,7 @@ FIELDS = (
     "task_il_ACC",
     "commit",
 )
+NEAR = 0.01  # of the best Task-IL ACC
 Row = dict[str, str]
 
 
@@ -100,7 +101,7 @@ def best(rows: Iterable[Row], setting: str, method: str, seeds: Iterable[int]) -
         if len(pairs) == most_seeds
     }
     top = max(task_il for _, task_il in means.values())
-    near = [words for words, (_, task_il) in means.items() if task_il >= top - 0.01]
+    near = [words for words, (_, task_il) in means.items() if task_il >= top - NEAR]
     chosen = max(near, key=means.__getitem__)
     names = ("class_il_ACC", "task_il_ACC")
     undefined = {name for name in names if not any(row[name] for row in sound)}
@@ -119,7 +120,7 @@ def best(rows: Iterable[Row], setting: str, method: str, seeds: Iterable[int]) -
 def finalists(
     rows: Iterable[Row], setting: str, method: str, *, seed: int, count: int
 ) -> list[dict[str, Any]]:
-    """The combinations with the highest sum of Class-IL and Task-IL ACC of one seed.
+    """The combinations that `best` would choose by one seed, then the highest sums of both ACCs.
 
     Args:
         rows: Of trials.
@@ -130,7 +131,13 @@ def finalists(
     """
     place = (setting, method, str(seed))
     own = [row for row in rows if (row["setting"], row["method"], row["seed"]) == place]
-    best_first = sorted(own, key=lambda row: -sum(_accuracies(row)))
+    top = max((_accuracies(row)[1] for row in own), default=0.0)
+
+    def rank(row: Row) -> tuple[bool, float]:
+        class_il, task_il = _accuracies(row)
+        return (True, class_il) if task_il >= top - NEAR else (False, class_il + task_il)
+
+    best_first = sorted(own, key=rank, reverse=True)
     return [json.loads(row["hyperparameters"]) for row in best_first[:count]]
 
 

@@ -107,6 +107,18 @@ def test_where_a_scenario_is_undefined_the_other_decides():
     assert (found["class_il_ACC"], found["task_il_ACC"]) == (None, 0.8)
 
 
+def test_what_would_be_chosen_by_one_seed_is_the_first_finalist():
+    rows = [
+        trial_row('{"lr": 1}', "0.1", "0.911"),
+        trial_row('{"lr": 2}', "0.2", "0.905"),
+        trial_row('{"lr": 3}', "0.9", "0.89"),  # the highest sum
+        trial_row('{"lr": 4}', "0.1", "0.8"),
+    ]
+    ranked = trials.finalists(rows, "digits", "ewc", seed=0, count=4)
+    assert [values["lr"] for values in ranked] == [2, 1, 3, 4]
+    assert trials.best(rows, "digits", "ewc", [0])["hyperparameters"] == ranked[0]
+
+
 def test_a_trial_that_was_not_tried_with_every_seed_is_not_chosen():
     lucky = trial_row('{"lr": 1}', "0.99", "0.99")
     others = [trial_row('{"lr": 2}', "0.5", "0.5", seed=seed) for seed in ("0", "1")]
