@@ -39,6 +39,8 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
         ``examples/plugins_alone.py``.
     """
 
+    _model_suits: bool = False
+
     def __init__(
         self,
         average: CumulativeParameterAveragingPlugin | None = None,
@@ -52,7 +54,6 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
         self.head = head
         self.alignment = ClassifierAlignment(lr, scheduler)
         self._classes: Tensor | None = None
-        self._has_checked = False
 
     def before_training(self, strategy: Any, **kwargs: Any) -> None:
         """Find the head and take it out of the average."""
@@ -73,10 +74,12 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
 
     def before_forward(self, strategy: Any, **kwargs: Any) -> None:
         """Look once whether the model answers with what its head gives, and nothing after it."""
-        if not self._has_checked:
+        if not self._model_suits:
             assert self.head is not None
-            watch_answer_(strategy.model, self.head)
-            self._has_checked = True
+            watch_answer_(strategy.model, self.head, self._note_that_model_suits)
+
+    def _note_that_model_suits(self) -> None:
+        self._model_suits = True
 
     def _model(self, strategy: Any) -> nn.Module:
         if self.average is None:

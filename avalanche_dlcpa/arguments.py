@@ -99,7 +99,7 @@ def expect_criterion(criterion: Any) -> None:
     if getattr(criterion, "reduction", "mean") == "none":
         raise ValueError("Expected a criterion that answers a scalar, got reduction='none'.")
     weight = getattr(criterion, "weight", None)
-    if isinstance(weight, Tensor):
+    if isinstance(weight, Tensor) and weight.numel() > 1:  # else it is no weight of classes
         raise ValueError(
             f"Expected a criterion without a weight for each class, got one of {len(weight)}: in "
             "training it sees the logits of an experience's classes alone, at evaluation those of "

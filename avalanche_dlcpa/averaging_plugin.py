@@ -64,6 +64,8 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
         ``examples/plugins_alone.py``.
     """
 
+    _clock: Any = None
+
     def __init__(self, *, update: str = "cumulative", ema_decay: float = EMA_DECAY):
         super().__init__()
         ParameterAverage([], update=update, ema_decay=ema_decay)  # refuses now
@@ -73,7 +75,6 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
         self._generations: list[_Generation] = []
         self._left_out: str | None = None
         self._own_model: nn.Module | None = None
-        self._clock: Any = None
         self._has_statistics = False
 
     def leave_out(self, prefix: str) -> None:
@@ -121,7 +122,7 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
 
     def before_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
         """Have the end of the experience evaluated, where the mean has statistics of its own."""
-        evaluate_at_end_(strategy)
+        evaluate_at_end_(strategy, draws=True)
 
     def after_update(self, strategy: Any, **kwargs: Any) -> None:
         """Write the mean that includes the step just taken."""

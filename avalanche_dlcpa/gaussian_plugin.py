@@ -77,6 +77,8 @@ class GaussianClassifierPlugin(SupervisedPlugin):
         ``EWC(..., plugins=[GaussianClassifierPlugin()])``
     """
 
+    _model_suits: bool = False
+
     def __init__(
         self,
         *,
@@ -93,7 +95,6 @@ class GaussianClassifierPlugin(SupervisedPlugin):
         self.keys: list[tuple[int, int]] = []
         self.statistics: ClassStatistics | None = None
         self._clock: Any = None
-        self._has_checked = False
         self._classifier: TaskClassifiers | None = None  # of a model that is no DualLearner
         self._previous: FrozenExtractor | None = None
         self._hooks: list[Any] = []
@@ -140,14 +141,16 @@ class GaussianClassifierPlugin(SupervisedPlugin):
 
     def before_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
         """Have the end of the experience evaluated, where there will be statistics of it."""
-        evaluate_at_end_(strategy)
+        evaluate_at_end_(strategy, draws=not isinstance(strategy.model, DualLearner))
 
     def before_forward(self, strategy: Any, **kwargs: Any) -> None:
         """Look once whether the features are what the head is given, and nothing after it."""
-        if not (self._has_checked or isinstance(strategy.model, DualLearner)):
+        if not (self._model_suits or isinstance(strategy.model, DualLearner)):
             assert self.head is not None
-            watch_answer_(strategy.model, self.head)
-        self._has_checked = True
+            watch_answer_(strategy.model, self.head, self._note_that_model_suits)
+
+    def _note_that_model_suits(self) -> None:
+        self._model_suits = True
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Take the statistics of the experience, move those of earlier ones, and solve."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -132,15 +133,17 @@ def attach_head(features: nn.Module, weight: Tensor, bias: Tensor | None) -> Non
     model_of(features).get_submodule(parent_name).register_module(child_name, layer)
 
 
-def watch_next_pass_(model: nn.Module, head: nn.Module) -> None:
+def watch_next_pass_(model: nn.Module, head: nn.Module, on_success: Callable[[], None]) -> None:
     """At its next pass, look whether a model suits those who take its features from its head.
 
-    It is then watched no longer. Nothing is computed, and no device is waited for.
+    It is then watched no longer. Where the answer is the very tensor that the head gave, or a part
+    of it, no device is waited for. A compiled model, whose hooks are silent, passes.
 
     Args:
         model: Its forward pass raises a `ValueError` where it does something after its head, such
             as a softmax, or writes into its input.
         head: A module in it; what `detach_head` left in its place will do, see `tap_of`.
+        on_success: Called where nothing was raised.
     """
     given: list[int] = []
     seen: list[tuple[Tensor, int]] = []
@@ -158,17 +161,19 @@ def watch_next_pass_(model: nn.Module, head: nn.Module) -> None:
             handle.remove()
         outputs = list(seen)
         seen.clear()
-        if isinstance(answer, Tensor) and not any(_is_same(answer, *output) for output in outputs):
+        is_looked_at = isinstance(answer, Tensor) and outputs
+        if is_looked_at and not any(_is_same(answer, *output) for output in outputs):
             raise ValueError(
                 "Expected `model` to answer with what its head gives, got one that does something "
                 "after it, such as a softmax or a scale, through which the features would go "
-                "instead: leave that to the criterion, or name another `head`."
+                "instead: leave that to the criterion, do it before, or name another `head`."
             )
         if given != [x._version for x in inputs if isinstance(x, Tensor)]:
             raise ValueError(
                 "Expected `model` to leave its input as it is, got one that writes into it, and "
                 "several networks look at the same images: x = x - mean instead of x.sub_(mean)."
             )
+        on_success()
 
     handles = [
         model.register_forward_pre_hook(before),
@@ -177,20 +182,23 @@ def watch_next_pass_(model: nn.Module, head: nn.Module) -> None:
     ]
 
 
-def watch_answer_(model: nn.Module, head: str) -> None:
+def watch_answer_(model: nn.Module, head: str, on_success: Callable[[], None]) -> None:
     """The same by the name of the head.
 
     A multi-task model of Avalanche's, which puts the answers of several tasks together, is not
     looked at.
     """
     if not isinstance(model, MultiTaskModule):
-        watch_next_pass_(model, model.get_submodule(head))
+        watch_next_pass_(model, model.get_submodule(head), on_success)
 
 
 def _is_same(answer: Tensor, output: Tensor, version: int) -> bool:
-    """Whether a tensor is what another one was, maybe under another name."""
-    is_at_same_place = answer.untyped_storage()._cdata == output.untyped_storage()._cdata
-    return is_at_same_place and answer.shape == output.shape and output._version == version
+    """Whether a tensor is what another one was, or rows of it, maybe in another precision."""
+    if output._version != version or answer.shape[-1:] != output.shape[-1:]:
+        return False
+    if answer.untyped_storage()._cdata == output.untyped_storage()._cdata:
+        return True
+    return answer.shape == output.shape and torch.equal(answer, output.to(answer.dtype))
 
 
 def tap_of(features: nn.Module) -> nn.Module:

@@ -215,7 +215,6 @@ class ResumableTemplate(SupervisedTemplate):
 
     def _train_exp(self, experience: Any, eval_streams: Any = None, **kwargs: Any) -> None:
         """Train on an experience, without the epochs that had ended before the checkpoint."""
-        self._stop_training = False  # what asked for it in the last epoch has had its will
         position = None if self._run is None else self._run.position
         if position is None:
             super()._train_exp(experience, eval_streams, **kwargs)
@@ -270,6 +269,7 @@ class ResumableTemplate(SupervisedTemplate):
             self._write(run, self._position(run, checksum_of(labels)))
 
     def _after_training_exp(self, **kwargs: Any) -> None:
+        self._stop_training = False  # who asked for it in the last epoch has had their will
         super()._after_training_exp(**kwargs)
         if self._run is not None:
             self._run.note(training_of(self.experience), self.evaluator.get_last_metrics())

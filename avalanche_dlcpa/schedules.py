@@ -56,6 +56,7 @@ class ExperienceSchedule:
                 group["lr"].fill_(rate)  # the very tensor that schedules lower and graphs read
             else:
                 group["lr"] = rate
+            group.pop("initial_lr", None)  # torch would go on from that of the last schedule
         scheduler = self.make_scheduler(optimizer)
         if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
             raise TypeError(
@@ -85,6 +86,8 @@ class ExperienceSchedule:
 
     def end(self) -> None:
         """Drop the schedule of the experience."""
+        if self.scheduler is not None:
+            self._left = _rates_of(self.scheduler.optimizer)  # others may have changed them, too
         self.scheduler = None
 
     def state_dict(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.experiences import some_samples
 from avalanche_dlcpa.model_head import detach_head, tap_of, watch_next_pass_
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
-from avalanche_dlcpa.self_supervised.head import build_head_, expect_unbuilt
+from avalanche_dlcpa.self_supervised.head import expect_unbuilt, own_
 from avalanche_dlcpa.single_task_model import SingleTaskModel
 from avalanche_dlcpa.training_guards import expect_one_strategy
 from avalanche_dlcpa.views import PaperViews, checked_views
@@ -58,6 +58,8 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
     Source: the paper's Eq. 6.
     """
 
+    _model_suits: bool = False
+
     def __init__(
         self,
         ssl: str | SelfSupervisedHead,
@@ -82,7 +84,6 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
         self.views = PaperViews() if views is None else views
         self.head = head
         self._clock: Any = None
-        self._has_checked = False
         self._shapes: list[torch.Size] | None = None
         self._features: _SharedFeatures | None = None
         self._optimizer: Optimizer | None = None
@@ -119,7 +120,8 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
         """Build the head before the first experience; later the model must be of the same form."""
         shapes = [parameter.shape for parameter in features.module.parameters()]
         if self._shapes is None:
-            build_head_(self.ssl, features.module, features.num_features)
+            self.ssl.build(features.module, features.num_features)
+            own_(self.ssl)
             self._shapes = shapes
         elif shapes != self._shapes:
             raise ValueError(
@@ -143,11 +145,14 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
         self._features.follow_modes_()
         if self._optimizer is not None:
             self._optimizer.zero_grad()
-        if not self._has_checked:
-            watch_next_pass_(self._features.module, tap_of(self._features.module))
-            self._has_checked = True
+        if not self._model_suits:
+            module = self._features.module
+            watch_next_pass_(module, tap_of(module), self._note_that_model_suits)
         loss, _ = self.ssl(self._features.module, *views)
         strategy.loss = strategy.loss + self.weight * loss
+
+    def _note_that_model_suits(self) -> None:
+        self._model_suits = True
 
     def after_update(self, strategy: Any, **kwargs: Any) -> None:
         """One step of the head's own optimizer; momentum copies and queues follow."""

@@ -110,6 +110,7 @@ class SingleTaskStrategy(SupervisedTemplate):
     """
 
     model: SingleTaskModel
+    _model_suits: bool = False
 
     def __init__(
         self,
@@ -166,7 +167,6 @@ class SingleTaskStrategy(SupervisedTemplate):
             self._average = ParameterAverage(list(network.mean.parameters()))
         self._at_least_two = AtLeastTwo()
         self._last_good: LastGoodState | None = None
-        self._has_checked_model = False
 
     # Training -----------------------------------------------------------------------------------
 
@@ -185,15 +185,11 @@ class SingleTaskStrategy(SupervisedTemplate):
             self._at_least_two.loader = self.dataloader
             self.dataloader: Any = self._at_least_two
 
-    def _train_exp(self, experience: Any, eval_streams: Any = None, **kwargs: Any) -> None:
-        self._stop_training = False  # what asked for it in the last epoch has had its will
-        super()._train_exp(experience, eval_streams, **kwargs)
-
     def _before_training_epoch(self, **kwargs: Any) -> None:
         assert self._last_good is not None
         self._last_good.keep()
         if self.model.mean is not None:
-            evaluate_at_end_(self)
+            evaluate_at_end_(self, draws=False)
         super()._before_training_epoch(**kwargs)
 
     def _after_training_epoch(self, **kwargs: Any) -> None:
@@ -231,10 +227,13 @@ class SingleTaskStrategy(SupervisedTemplate):
 
     def forward(self) -> Tensor:
         """Answer the mini-batch: logits (B, W) by class label."""
-        if self.is_training and not self._has_checked_model:
-            watch_next_pass_(self.model.extractor, tap_of(self.model.extractor))
-            self._has_checked_model = True
+        if self.is_training and not self._model_suits:
+            extractor = self.model.extractor
+            watch_next_pass_(extractor, tap_of(extractor), self._note_that_model_suits)
         return self.model(self.mb_x, self._task_labels())
+
+    def _note_that_model_suits(self) -> None:
+        self._model_suits = True
 
     def _task_labels(self) -> Tensor | None:
         return self.mbatch[-1] if len(self.mbatch) > 2 else None
@@ -250,6 +249,7 @@ class SingleTaskStrategy(SupervisedTemplate):
     # End of an experience -----------------------------------------------------------------------
 
     def _after_training_exp(self, **kwargs: Any) -> None:
+        self._stop_training = False  # who asked for it in the last epoch has had their will
         self.optimizer.zero_grad(set_to_none=True)
         if self.dataloader is self._at_least_two:  # which plugins may still look at
             self.dataloader = self._at_least_two.loader

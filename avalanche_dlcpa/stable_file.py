@@ -62,8 +62,10 @@ class StableInfo:
 
     @property
     def tasks(self) -> tuple[int, ...]:
-        """Task of each column: its task label, or, where all have the same, its classifier."""
-        return self.task_labels if len(set(self.task_labels)) > 1 else self.classifiers
+        """Task of each column: its task label, or its classifier where tasks share a label."""
+        is_shared = len(set(self.task_labels)) == 1 and len(set(self.classifiers)) > 1
+        has_none = not any(self.task_labels)
+        return self.classifiers if is_shared or has_none else self.task_labels
 
     def columns(self, task: int) -> list[int]:
         """Columns among which the samples of a task compete in Task-IL.

@@ -57,7 +57,7 @@ from avalanche_dlcpa.resumption import ResumableTemplate
 from avalanche_dlcpa.schedules import ExperienceSchedule, SchedulerFactory
 from avalanche_dlcpa.seeded_loader import seeded
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
-from avalanche_dlcpa.self_supervised.head import build_head_, expect_unbuilt, expect_wide
+from avalanche_dlcpa.self_supervised.head import expect_unbuilt, expect_wide, own_
 from avalanche_dlcpa.stable_file import checksum_of
 from avalanche_dlcpa.stable_loading import (
     expect_trained,
@@ -139,7 +139,7 @@ class DLCPAStrategy(ResumableTemplate):
     Attributes:
         model: The `DualLearner`; in evaluation mode it answers with the stable learner.
         ssl: The self-supervised head, or None.
-        has_checked_model: Whether a first pass was watched, see `watch_next_pass_`.
+        model_suits: Whether a first pass was watched, and nothing found, see `watch_next_pass_`.
 
     Raises:
         ValueError: Arguments that do not fit, see the message.
@@ -149,6 +149,7 @@ class DLCPAStrategy(ResumableTemplate):
     """
 
     model: DualLearner
+    model_suits: bool = False
 
     def __init__(
         self,
@@ -224,7 +225,7 @@ class DLCPAStrategy(ResumableTemplate):
         # All is checked; from here on the user's model and optimizer are changed.
         dual = _as_dual_learner(model, head, bn_statistics)
         if self.ssl is not None:
-            build_head_(self.ssl, dual.plastic, dual.num_features)
+            self.ssl.build(dual.plastic, dual.num_features)
             self.ssl.to(next(dual.plastic.parameters()).dtype)
         adopt_parameters_(optimizer, parameters, self.ssl)
         if classifier == "gaussian":
@@ -258,7 +259,8 @@ class DLCPAStrategy(ResumableTemplate):
         self._own_loader: Any = None
         self._own_dataset: Any = None
         self._from_stable: str | None = None
-        self.has_checked_model = False
+        if self.ssl is not None:
+            own_(self.ssl)
 
     @classmethod
     def from_stable(
@@ -482,7 +484,7 @@ class DLCPAStrategy(ResumableTemplate):
         assert self._now is not None
         self._now.last_good.keep()
         if self.model.bn_statistics == "recalibrated":
-            evaluate_at_end_(self)
+            evaluate_at_end_(self, draws=False)
         super()._before_training_epoch(**kwargs)
         self._expect_graph()
         if self._now.watch is not None:
@@ -509,6 +511,7 @@ class DLCPAStrategy(ResumableTemplate):
             on_host=on_host(self),
             backend=BACKENDS[self.device.type](self.device),
         )
+        self._expect_graph()
 
     def _expect_graph(self) -> None:
         """Do without, where somebody would mind from now on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import os
 import random
 import warnings
@@ -206,15 +207,28 @@ def expect_one_strategy(plugin: Any, clock: Any, strategy: Any, *, why: str) -> 
         )
 
 
-def evaluate_at_end_(strategy: Any) -> None:
+def evaluate_at_end_(strategy: Any, *, draws: bool) -> None:
     """Have ``eval_every`` evaluate at the end of an experience, also after its last epoch.
 
     Avalanche leaves that out, as nothing would have changed in between; it has where the end of an
     experience makes what predicts.
+
+    Args:
+        strategy: In training.
+        draws: Whether its evaluations draw random numbers, which training shall not miss.
     """
     for plugin in strategy.plugins:
-        if isinstance(plugin, PeriodicEval):
-            plugin.do_final = plugin.eval_every > -1
+        if isinstance(plugin, PeriodicEval) and plugin.eval_every > -1 and not plugin.do_final:
+            if draws:
+                vars(plugin)["after_training_exp"] = functools.partial(_evaluate_apart, plugin)
+            else:
+                plugin.do_final = True
+
+
+def _evaluate_apart(plugin: PeriodicEval, strategy: Any, **kwargs: Any) -> None:
+    del vars(plugin)["after_training_exp"]  # for one experience alone
+    with preserved_random_states(strategy.device):
+        plugin._peval(strategy, **kwargs)
 
 
 def refuse_distributed() -> None:

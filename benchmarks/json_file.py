@@ -29,7 +29,7 @@ def save_text(text: str, path: Path) -> Path:
 def whole_file(path: Path) -> Iterator[Path]:
     """A draft to write to, which becomes the file where nothing is raised."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{os.getpid()}.{path.name}")  # with the ending of its format
+    draft = path.with_name(f".{os.getpid()}.draft{path.suffix}")  # which nobody takes for a result
     try:
         yield draft
         draft.replace(path)

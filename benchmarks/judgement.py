@@ -39,18 +39,29 @@ def _numbers(values: Any) -> list[float | None]:
     return [_number(value) for value in values]
 
 
-def expect_sound(result: dict[str, Any]) -> None:
+def expect_sound(result: dict[str, Any], *, has_matrices: bool) -> None:
     """Refuse a result of a method that was altered, or that no code of this version has written.
 
     Args:
-        result: Of `benchmarks.run`, with all its names.
+        result: Of `benchmarks.run`.
+        has_matrices: Whether it is of a method, not of an analysis, whose own page looks at it.
 
     Raises:
         ValueError: A part of another kind, or a number that does not follow from its matrix.
     """
-    _expect_kinds(result)
-    if "class_il" not in result:
-        return  # an analysis, whose own page looks at it
+    try:
+        _expect_sound(result, has_matrices=has_matrices)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"Expected a result as this version writes it, got one with other contents "
+            f"({type(error).__name__}: {error}): it was altered."
+        ) from error
+
+
+def _expect_sound(result: dict[str, Any], *, has_matrices: bool) -> None:
+    _expect_kinds(result, has_matrices=has_matrices)
+    if not has_matrices:
+        return
     classes = result["classes"]
     num_tasks = result["num_experiences"]
     labels = [label for task in classes for label in task]
@@ -65,9 +76,9 @@ def expect_sound(result: dict[str, Any]) -> None:
         )
 
 
-def _expect_kinds(result: dict[str, Any]) -> None:
+def _expect_kinds(result: dict[str, Any], *, has_matrices: bool) -> None:
     kinds = {"hyperparameters": dict, "provenance": dict, "seed": int}
-    if "class_il" in result:
+    if has_matrices:
         kinds |= {"class_il": dict, "task_il": dict, "classes": list, "num_experiences": int}
     for name, kind in kinds.items():
         if not isinstance(result[name], kind):

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -48,7 +49,7 @@ class _Process:
     def __init__(self, cell: Cell, folder: Path, options: list[str]):
         self.cell = cell
         self._kept = folder / "logs" / f"{cell.name}.log"
-        self._log = self._kept.with_name(f".{cell.name}.{os.getpid()}.log")  # of this grid
+        self._log = self._kept.with_name(f".{cell.name}.{_process_name(os.getpid())}.log")
         self._log.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "benchmarks.worker", *cell.words, "--out", str(folder)]
         with self._log.open("wb") as log:
@@ -63,7 +64,10 @@ class _Process:
     def progress(self) -> Progress:
         """How far it is."""
         code = self._process.poll()
-        output = self._log.read_text(encoding="utf-8", errors="replace")
+        try:
+            output = self._log.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:  # somebody has tidied up
+            output = ""
         learned = [int(count) for count in re.findall(r"^learned (\d+) experiences$", output, re.M)]
         so_far = max(learned, default=0)
         if code is None:
@@ -71,11 +75,12 @@ class _Process:
         assert self._process.stdin is not None
         self._process.stdin.close()
         if code == 0:
-            self._log.unlink()
+            self._log.unlink(missing_ok=True)
             self._kept.unlink(missing_ok=True)  # of an earlier try
             return Progress(self.cell, so_far, ended=True)
         last = next((line for line in reversed(output.splitlines()) if line.strip()), None)
-        self._log.replace(self._kept)
+        if self._log.exists():
+            self._log.replace(self._kept)
         reason = f"ended with {code}: {last.strip() if last else _without_output(self._kept)}"
         if code < 0:
             reason = f"killed by {signal.Signals(-code).name} after {so_far} experiences"
@@ -100,9 +105,15 @@ def _without_output(log: Path) -> str:
 def remove_left_logs(folder: Path) -> None:
     """Remove the logs of cells that were at work when their grid was killed."""
     for log in (folder / "logs").glob(".*.log"):
-        owner = log.stem.rpartition(".")[2]
-        if owner.isdecimal() and not _is_alive(int(owner)):
+        process = log.stem.rpartition("-")[2]
+        of_here = process.isdecimal() and log.stem.endswith(f".{_process_name(int(process))}")
+        if of_here and not _is_alive(int(process)):
             log.unlink(missing_ok=True)
+
+
+def _process_name(process: int) -> str:
+    """Of a process of this machine, or container: folders may be shared by several."""
+    return f"{socket.gethostname()}-{process}"
 
 
 def _is_alive(process: int) -> bool:

@@ -133,9 +133,10 @@ def finalists(
     own = [row for row in rows if (row["setting"], row["method"], row["seed"]) == place]
     top = max((_accuracies(row)[1] for row in own), default=0.0)
 
-    def rank(row: Row) -> tuple[bool, float]:
+    def rank(row: Row) -> tuple[bool, float, float]:
         class_il, task_il = _accuracies(row)
-        return (True, class_il) if task_il >= top - NEAR else (False, class_il + task_il)
+        is_near = task_il >= top - NEAR
+        return is_near, class_il if is_near else class_il + task_il, task_il
 
     best_first = sorted(own, key=rank, reverse=True)
     return [json.loads(row["hyperparameters"]) for row in best_first[:count]]

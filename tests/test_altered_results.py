@@ -49,6 +49,14 @@ ALTERED = {
         altered("class_il", "confusion_matrix", value=[[1]]),
         r"Expected a confusion_matrix of all labels up to 9, got \(1, 1\)",
     ),
+    "flat classes": (altered("classes", value=[1, 2, 3, 4, 5]), "with other contents .TypeError"),
+    "confusion of another kind": (
+        altered("class_il", "confusion_matrix", value={"a": 1}),
+        "with other contents .TypeError",
+    ),
+    "no Task-IL": (altered("task_il", value=KeyError), "with other contents .KeyError: 'task_il'"),
+    "no Class-IL": (altered("class_il", value=KeyError), "with other contents .KeyError"),
+    "origin lost": (altered("provenance", value=KeyError), "with other contents .KeyError"),
     "no origin": (altered("provenance", value={}), "Expected a provenance with command, versions"),
     "no matrix": (
         altered("task_il", "accuracy_matrix", value="lost"),
@@ -212,12 +220,24 @@ def test_logs_of_killed_grids_and_of_earlier_tries_go(tmp_path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     cell = Cell("naive", TWIN)
-    left, own = logs / f".{cell.name}.{ended.pid}.log", logs / f".other.{os.getpid()}.log"
-    for log in (left, own, logs / f"{cell.name}.log"):
+    left = logs / f".{cell.name}.{pool._process_name(ended.pid)}.log"
+    own = logs / f".other.{pool._process_name(os.getpid())}.log"
+    elsewhere = logs / f".other.of-a.machine-{ended.pid}.log"
+    for log in (left, own, elsewhere, logs / f"{cell.name}.log"):
         log.write_text("failed")
     *_, [last] = pool.run_in_processes([cell], tmp_path, jobs=1, options=[])
     assert last.failure is None
-    assert list(logs.iterdir()) == [own]
+    assert set(logs.iterdir()) == {own, elsewhere}
+
+
+def test_a_log_that_somebody_took_away_stops_no_grid(tmp_path):
+    cell = Cell("naive", TWIN)
+    reports = pool.run_in_processes([cell], tmp_path, jobs=1, options=[])
+    next(reports)
+    for log in (tmp_path / "logs").iterdir():
+        log.unlink()
+    *_, [last] = reports
+    assert last.failure is None
 
 
 def test_a_full_disk_is_named(tmp_path, monkeypatch):
@@ -239,6 +259,14 @@ def test_a_figure_is_written_whole_or_not_at_all(tmp_path):
     with pytest.raises(OSError, match="full"):
         write()
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("a.png", "before")]
+
+
+def test_a_draft_that_a_kill_has_left_is_no_result(tmp_path):
+    path = save_json(make_result(), tmp_path / "digits_naive_seed0.json")
+    with whole_file(path) as draft:
+        draft.write_text(path.read_text())
+        found, skipped = load_results(tmp_path)
+    assert ([one["seed"] for one in found], skipped) == ([0], {})
 
 
 def test_the_report_of_this_folder_has_its_name(tmp_path, monkeypatch, capsys):

@@ -255,6 +255,22 @@ def test_a_state_that_is_loaded_amid_an_experience_is_trained_on(graphs):
     assert [graph.num_replays for graph in seen[:7]] == [0, 1, 3, 5, 0, 1, 3]
 
 
+def test_a_state_that_is_loaded_amid_an_epoch_brings_no_graph_that_somebody_would_mind(graphs):
+    used, kept = [], []
+
+    def note(strategy):
+        used.append(strategy._graph is not None)
+        if strategy.clock.train_exp_iterations == 0:
+            kept.append(copy.deepcopy(strategy.state_dict()))
+        if strategy.clock.train_exp_iterations == 2:
+            strategy.load_state_dict(kept[0])
+
+    watch = Probe(before_training_iteration=note, before_update=lambda strategy: None)
+    strategy = strategy_of(SmallCNN(), plugins=[watch], train_epochs=2)
+    strategy.train(tensors_stream(size=8).train_stream[0])
+    assert set(used) == {False}
+
+
 def test_what_an_optimizer_makes_anew_is_there_before_a_capture(monkeypatch):
     """Else each replay would start its momentum from nothing."""
     lacking = []

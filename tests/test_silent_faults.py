@@ -2,6 +2,7 @@
 
 import copy
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from PIL import Image
 from torch import nn
 from torch.nn import CrossEntropyLoss, NLLLoss
 from torch.optim import SGD
-from torch.optim.lr_scheduler import StepLR
+from torch.optim.lr_scheduler import ConstantLR, LambdaLR, StepLR
 from torchvision.transforms import ToTensor
 
 from avalanche_dlcpa import (
@@ -45,6 +46,7 @@ from avalanche_dlcpa import (
 from avalanche_dlcpa.classifier_scope import scope_of
 from avalanche_dlcpa.metrics import scenario_metrics
 from avalanche_dlcpa.self_supervised import BYOL, NNCLR, MoCoV2, SimCLR
+from avalanche_dlcpa.stable_file import StableInfo
 from avalanche_dlcpa.stored_samples import read_samples
 from avalanche_dlcpa.stream_transforms import NotRecognizedError
 
@@ -103,9 +105,50 @@ def test_a_model_whose_features_are_no_features_is_refused(user, kind, reason):
     model = kind()
     parameters = list(model.parameters())
     before = [parameter.detach().clone() for parameter in parameters]
-    with pytest.raises(ValueError, match=reason):
-        USERS[user](model).train(nc_stream().train_stream[0])
+    strategy = USERS[user](model)
+    for _ in range(2):  # the second time, too
+        with pytest.raises(ValueError, match=reason):
+            strategy.train(nc_stream().train_stream[0])
     assert all(map(torch.equal, parameters, before))
+
+
+class Places(SmallCNN):
+    """A head on each of four places, the answer of one of which counts."""
+
+    def __init__(self):
+        super().__init__(head=nn.Linear(16, 6))
+
+    def forward(self, x):
+        x = self.norm(self.conv(x)).relu()
+        places = nn.functional.adaptive_avg_pool2d(x, 2).flatten(2).transpose(1, 2)
+        return self.fc(places)[:, 0]
+
+
+class InFloat32(SmallCNN):
+    def forward(self, x):
+        return super().forward(x).float()
+
+
+class Copied(SmallCNN):
+    def forward(self, x):
+        return super().forward(x).clone()
+
+
+@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("kind", [Places, InFloat32, Copied])
+def test_a_model_that_only_picks_or_copies_what_its_head_gives_is_trained(user, kind):
+    if (user, kind) == ("alignment", Places):
+        pytest.skip("the plugin aligns a head by what it is given, one vector an image")
+    USERS[user](kind()).train(nc_stream(per_class=8).train_stream[0])
+    if user == "DLCPA":
+        strategy_of(kind(), precision="bf16").train(nc_stream(per_class=8).train_stream[0])
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_models_that_are_compiled_are_trained_again_and_again(user):
+    for _ in range(2):
+        model = torch.compile(SmallCNN(), backend="eager")
+        USERS[user](model).train(nc_stream(per_class=8).train_stream[0])
 
 
 @pytest.mark.parametrize("user", USERS)
@@ -117,7 +160,7 @@ def test_the_look_at_a_model_draws_nothing_and_leaves_it_in_training(user):
         model = SmallCNN(head=nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 6)))
         strategy = USERS[user](model)
         for owner in (strategy, *strategy.plugins):
-            for name in ("has_checked_model", "_has_checked_model", "_has_checked"):
+            for name in ("model_suits", "_model_suits"):
                 if hasattr(owner, name):
                     setattr(owner, name, not look)
         strategy.train(nc_stream().train_stream[0])
@@ -155,8 +198,23 @@ def test_the_last_evaluation_of_an_experience_sees_what_its_end_has_made(name):
         )
         key = "ClassIL_ACC/eval_phase/test_stream"
         assert results[key] == strategy.eval(stream.test_stream)[key]
-    if not isinstance(strategy, Naive):  # whose evaluations draw random numbers
+    if not isinstance(strategy, Naive):  # whose other evaluations draw random numbers
         assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "make", [GaussianClassifierPlugin, CumulativeParameterAveragingPlugin, SupervisedPlugin]
+)
+def test_evaluations_at_the_end_leave_the_training_of_another_strategy_as_it_is(make):
+    def trained(plugins):
+        seed_everything()
+        strategy = naive(SmallCNN(), plugins=plugins, eval_every=1, train_epochs=2)
+        stream = nc_stream(per_class=8)
+        strategy.train(stream.train_stream, eval_streams=[stream.test_stream])
+        return state_of(strategy.model)
+
+    alone, beside = trained([]), trained([make()])
+    assert all(torch.equal(alone[name], beside[name]) for name in alone)
 
 
 # Parts of two strategies ------------------------------------------------------------------------
@@ -232,6 +290,41 @@ def test_a_rate_set_between_experiences_is_the_first_one_from_then_on():
     assert rates == pytest.approx([0.05, 0.005, 0.05, 0.005, 0.001, 0.0001])
 
 
+def rates_of(scheduler, *, plugin=None, change=lambda optimizer: None):
+    """The rates of three experiences of two epochs; `change` comes before the last."""
+    rates = []
+    note = Probe(before_update=lambda s: rates.append(s.optimizer.param_groups[0]["lr"]))
+    strategy = strategy_of(
+        SmallCNN(),
+        train_mb_size=80,
+        train_epochs=2,
+        scheduler=scheduler,
+        plugins=[note, *([] if plugin is None else [plugin])],
+    )
+    for experience in nc_stream().train_stream:
+        if experience.current_experience == 2:
+            change(strategy.optimizer)
+        strategy.train(experience)
+    return rates
+
+
+def test_a_rate_counts_for_schedules_that_go_on_from_their_first_one():
+    def change(optimizer):
+        optimizer.param_groups[0]["lr"] = 0.001
+
+    rates = rates_of(lambda optimizer: LambdaLR(optimizer, lambda e: 0.5**e), change=change)
+    assert rates == pytest.approx([0.05, 0.025, 0.05, 0.025, 0.001, 0.0005])
+
+
+def test_what_a_plugin_does_to_a_rate_within_an_experience_ends_with_it():
+    class Halves(SupervisedPlugin):
+        def after_training_epoch(self, strategy, **kwargs):
+            strategy.optimizer.param_groups[0]["lr"] /= 2
+
+    rates = rates_of(lambda optimizer: ConstantLR(optimizer, 1.0), plugin=Halves())
+    assert rates == pytest.approx(3 * [0.05, 0.025])
+
+
 def test_the_advice_to_lower_the_rate_can_be_followed():
     rates = []
     strategy = strategy_of(
@@ -265,6 +358,18 @@ def test_a_stop_in_the_last_epoch_does_not_cost_the_next_experience(make):
     assert strategy.model.num_averaged == 3
 
 
+@pytest.mark.parametrize("make", [strategy_of, stl])
+def test_a_plugin_may_skip_experiences(make):
+    class Skips(SupervisedPlugin):
+        def before_training_exp(self, strategy, **kwargs):
+            if strategy.experience.current_experience > 0:
+                strategy.stop_training()
+
+    trained = Probe(after_update=lambda strategy: strategy.experience.current_experience)
+    make(SmallCNN(), plugins=[Skips(), trained]).train(nc_stream().train_stream)
+    assert set(trained.seen["after_update"]) == {0}
+
+
 # Replay beside a class that comes back ----------------------------------------------------------
 
 
@@ -287,6 +392,17 @@ def test_a_class_that_came_back_competes_with_those_of_both_its_tasks():
     assert found.item() == pytest.approx(sum(by_hand).item() / 3)
     answer = scope.by_label(logits, torch.tensor([0, 1, 2]), 3)
     assert (answer < -900).tolist() == [[False, False, True]] + [[True, False, False]] * 2
+
+
+def test_columns_of_a_task_by_its_label_where_tasks_have_labels_of_their_own():
+    def info_of(classifiers, task_labels):
+        return SimpleNamespace(task_labels=task_labels, classifiers=classifiers)
+
+    tasks = StableInfo.tasks.fget
+    assert tasks(info_of((0, 0, 1, 1), (0, 0, 0, 0))) == (0, 0, 1, 1)  # no labels
+    assert tasks(info_of((0, 0, 1, 1), (1, 1, 1, 1))) == (0, 0, 1, 1)  # one label for all
+    assert tasks(info_of((0, 0), (1, 1))) == (1, 1)  # the first of several
+    assert tasks(info_of((0, 0, 1, 1), (1, 1, 2, 2))) == (1, 1, 2, 2)
 
 
 # Single task learning ---------------------------------------------------------------------------
@@ -346,6 +462,29 @@ def test_single_task_learning_can_be_saved_by_avalanche(tmp_path):
 def test_arguments_that_would_fail_at_the_first_evaluation_are_refused(make, arguments, message):
     with pytest.raises(ValueError, match=message):
         make(SmallCNN(), **arguments)
+
+
+def test_a_criterion_may_have_a_factor_by_the_name_of_weight():
+    class Scaled(CrossEntropyLoss):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.tensor(2.0)
+
+        def forward(self, logits, targets):
+            return self.weight * nn.functional.cross_entropy(logits, targets)
+
+    for make in (strategy_of, stl):
+        make(SmallCNN(), criterion=Scaled()).train(nc_stream(per_class=8).train_stream[0])
+
+
+def test_a_head_of_a_strategy_that_was_never_made_is_free():
+    def fails():
+        raise OSError("no such folder")
+
+    head = SimCLR()
+    with pytest.raises(OSError, match="no such folder"):
+        strategy_of(SmallCNN(), ssl=head, evaluator=fails)
+    strategy_of(SmallCNN(), ssl=head).train(nc_stream(per_class=8).train_stream[0])
 
 
 def test_batch_norm_that_keeps_no_statistics_answers_by_the_batch_alone():

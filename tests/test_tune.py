@@ -119,6 +119,12 @@ def test_what_would_be_chosen_by_one_seed_is_the_first_finalist():
     assert trials.best(rows, "digits", "ewc", [0])["hyperparameters"] == ranked[0]
 
 
+def test_where_a_scenario_is_undefined_the_other_ranks_finalists():
+    rows = [trial_row(f'{{"lr": {lr}}}', "", acc) for lr, acc in ((1, "0.895"), (2, "0.9"))]
+    ranked = trials.finalists(rows, "digits", "ewc", seed=0, count=2)
+    assert [values["lr"] for values in ranked] == [2, 1]
+
+
 def test_a_trial_that_was_not_tried_with_every_seed_is_not_chosen():
     lucky = trial_row('{"lr": 1}', "0.99", "0.99")
     others = [trial_row('{"lr": 2}', "0.5", "0.5", seed=seed) for seed in ("0", "1")]

@@ -31,7 +31,6 @@ class SelfSupervisedHead(nn.Module):
         loss_name: The loss of solo-learn that `loss` calls, None for a loss of one's own.
         has_momentum_encoder: Whether `build` makes a ``momentum_encoder``.
         waits_for_device: Whether its loss makes the host wait for a GPU: no graph can hold it.
-        is_built: Whether it belongs to a strategy.
 
     Raises:
         ImportError: ``loss_name`` is given and solo-learn is missing.
@@ -40,7 +39,7 @@ class SelfSupervisedHead(nn.Module):
     loss_name: str | None = None
     has_momentum_encoder: bool = False
     waits_for_device: bool = False
-    is_built: bool = False
+    _is_built: bool = False  # for a strategy, which then owns it
     momentum_encoder: nn.Module | None
 
     def __init__(self) -> None:
@@ -88,24 +87,22 @@ class SelfSupervisedHead(nn.Module):
         """End an experience: no sample or feature of it may stay reachable."""
 
 
-def build_head_(ssl: SelfSupervisedHead, plastic: nn.Module, num_features: int) -> None:
-    """Build a head for a plastic learner, in place, once; see `expect_unbuilt`."""
-    expect_unbuilt(ssl)
-    ssl.build(plastic, num_features)
-    ssl.is_built = True
-
-
 def expect_unbuilt(ssl: SelfSupervisedHead) -> None:
     """Refuse a head that another strategy trains.
 
     Raises:
         ValueError: It was built for another.
     """
-    if ssl.is_built:
+    if ssl._is_built:
         raise ValueError(
             f"Expected a head of one strategy alone, got a {type(ssl).__name__} that another one "
             "has: make a new one for each strategy."
         )
+
+
+def own_(ssl: SelfSupervisedHead) -> None:
+    """Have a head that was built belong to one strategy; see `expect_unbuilt`."""
+    ssl._is_built = True
 
 
 def momentum_copy(module: nn.Module) -> nn.Module:
