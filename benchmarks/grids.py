@@ -91,10 +91,29 @@ def _lab_dlcpa(queue_size: int) -> dict[str, list[Grid]]:
 _RATES = [0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2]
 _LAB = {
     **{
-        name: [{"lr": _RATES}] for name in ("stl", "cumulative", "replay", "icarl", "agem", "naive")
+        name: [{"lr": _RATES}]
+        for name in (
+            "stl",
+            "stl-me",
+            "joint",
+            "cumulative",
+            "replay",
+            "icarl",
+            "agem",
+            "naive",
+        )
     },
+    "stl-me-finetuned": [
+        {"lr": [0.03, 0.1], "finetune_lr": [0.02, 0.1]},
+        {"lr": [0.05, 0.2], "finetune_lr": [0.02, 0.05]},
+    ],
+    "gem": [{"lr": [0.02, 0.03, 0.05, 0.1], "memory_strength": [0.0, 0.5]}],
     "der": [{"lr": [0.02, 0.05], "alpha": [0.03, 0.1, 0.2, 0.5]}],
-    **{name: [{"lr": [0.05, 0.1], "strength": [0.001, 0.01, 0.1, 1.0]}] for name in ("mas", "si")},
+    "der++": [{"lr": [0.02, 0.05], "alpha": [0.1], "beta": [0.5, 1.0, 2.0, 4.0]}],
+    **{
+        name: [{"lr": [0.05, 0.1], "strength": [0.001, 0.01, 0.1, 1.0]}]
+        for name in ("ewc", "mas", "si")
+    },
     **{
         name: [{"lr": [0.02, 0.05], "strength": [1.0, 3.0, 10.0, 30.0]}]
         for name in ("lwf", "lwf-heads")
@@ -104,23 +123,6 @@ _LAB = {
 
 # Not tuned with the schedule of DLCPA yet: what was tried without it.
 _WITHOUT_SCHEDULE: dict[str, list[Grid]] = {
-    "stl-me": [{"lr": _RATES}],
-    "joint": [{"lr": _RATES}],
-    "stl-me-finetuned": [
-        {"lr": [0.03, 0.1, 0.2], "finetune_lr": [0.02, 0.1]},
-        {"lr": [0.1], "finetune_lr": [0.005, 0.05]},
-    ],
-    "gem": [
-        {"lr": [0.01, 0.03, 0.1], "memory_strength": [0.0, 0.5]},
-        {"lr": [0.02, 0.05], "memory_strength": [0.0]},
-    ],
-    "der++": [
-        {"lr": [0.01, 0.03, 0.1], "alpha": [0.1, 0.5], "beta": [0.5]},
-        {"lr": [0.03], "alpha": [0.1], "beta": [0.2, 1.0, 2.0]},
-        {"lr": [0.01], "alpha": [0.1], "beta": [2.0]},
-        {"lr": [0.03], "alpha": [0.05, 0.2], "beta": [1.0]},
-    ],
-    "ewc": [{"lr": [0.05, 0.1], "strength": [0.0001, 0.001, 0.01, 0.03, 0.1, 1.0]}],
     "naive-heads": [{"lr": _RATES}],
     "ewc-heads": [{"lr": [0.05, 0.1], "strength": [0.01, 0.03, 0.1, 1.0]}],
 }
