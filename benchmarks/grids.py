@@ -1,8 +1,8 @@
 """What `benchmarks.tune` tries, on the validation split: setting -> method -> grids.
 
 At the lab scale of the comparison (`lab-cifar100-10`), every method has eight combinations, with
-the schedule of DLCPA, whose learning rates fall to a tenth for the last epoch of a task; some have
-been tried without it alone, EWC and DER++ with twelve. DLCPA with the crops and the queue of the
+the schedule of DLCPA, whose learning rates fall to a tenth for the last epoch of a task; Naive and
+EWC with a head a task have been tried without it alone. DLCPA with the crops and the queue of the
 authors' runs (`lab-cifar100-10-small-crops`) has eight, too. On digits all have that schedule, and
 at the scale of the paper that of the authors' runs.
 DLCPA's weight of the supervised loss is searched on digits, and the paper's elsewhere.
