@@ -209,3 +209,11 @@ def test_pictures_are_files_with_captions(tmp_path):
     assert len({p.path for p in pictures}) == 3
     for picture in pictures:
         assert picture.path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_method_that_learns_at_once_has_no_line_a_task():
+    last = np.full((10, 10), NAN)
+    last[-1] = 0.5
+    joint = make_result("joint", LAB, class_il=last, task_il=last)
+    assert [ax.axison for ax in panels(matrices_figure([joint]))].count(False) == 1
+    assert all(ax.axison for ax in panels(matrices_figure([make_result("naive", LAB)])))

@@ -14,6 +14,8 @@ from benchmarks.run import run_cell
 
 ray = pytest.importorskip("ray", reason="Ray, an optional extra, is not installed")
 
+from benchmarks import ray_pool  # noqa: E402 - it wants Ray
+
 TWIN = "digits-cifar100-10"  # five tasks, a second each
 CELLS = grid(["naive", "dlcpa-mocov2"], [TWIN], [0, 1])
 
@@ -148,3 +150,19 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", [*words, "--out", str(tmp_path)])
     with pytest.raises(SystemExit, match="Expected --ray to be the address of a Ray cluster that"):
         compare.main()
+
+
+@pytest.mark.parametrize(("gpus", "threads"), [(2, 1), (0, 2)])
+def test_a_cell_for_which_no_machine_has_enough_is_not_waited_for_in_silence(
+    address, gpus, threads, capsys
+):
+    if not ray.is_initialized():
+        ray.init(address=address)
+    needs = {"gpus": gpus, "threads": threads}
+    message = f"Expected a machine with {gpus} GPUs and {threads} CPUs for each cell, got 2 with at"
+    with pytest.raises(ValueError, match=message):
+        ray_pool._expect_machine(**needs, is_local=True)
+    ray_pool._expect_machine(**needs, is_local=False)
+    assert message in capsys.readouterr().err
+    ray_pool._expect_machine(gpus=1, threads=1, is_local=True)
+    assert not capsys.readouterr().err
