@@ -2,6 +2,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from benchmarks.json_file import save_json
 from benchmarks.methods import METHODS
 from benchmarks.origin import PACKAGES
 from benchmarks.settings import SETTINGS
+from benchmarks.training import expect_finite
 from benchmarks.views import ShiftsAndNoise
 
 TWIN = "digits-cifar100-10"
@@ -83,6 +85,14 @@ def test_the_same_seed_gives_the_same_numbers():
 def test_weights_that_are_not_finite_are_no_result():
     with pytest.raises(NonFiniteLossError, match="Expected finite weights after 1 experiences"):
         run.run_cell(Cell("naive", TWIN, 0, (("lr", 1e30),)))
+
+
+def test_statistics_that_are_not_finite_are_no_result():
+    model = torch.nn.BatchNorm2d(3)
+    expect_finite(SimpleNamespace(model=model), 1)
+    model.running_var[0] = float("inf")
+    with pytest.raises(NonFiniteLossError, match="Expected finite weights after 1 experiences"):
+        expect_finite(SimpleNamespace(model=model), 1)
 
 
 def test_a_hyperparameter_that_a_method_does_not_have_is_named(tmp_path, monkeypatch):
