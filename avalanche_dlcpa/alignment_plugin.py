@@ -39,7 +39,7 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
         ``examples/plugins_alone.py``.
     """
 
-    _model_suits: bool = False
+    model_suits: bool = False
 
     def __init__(
         self,
@@ -74,12 +74,9 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
 
     def before_forward(self, strategy: Any, **kwargs: Any) -> None:
         """Look once whether the model answers with what its head gives, and nothing after it."""
-        if not self._model_suits:
+        if not self.model_suits:
             assert self.head is not None
-            watch_answer_(strategy.model, self.head, self._note_that_model_suits)
-
-    def _note_that_model_suits(self) -> None:
-        self._model_suits = True
+            watch_answer_(strategy.model, self.head, self)
 
     def _model(self, strategy: Any) -> nn.Module:
         if self.average is None:

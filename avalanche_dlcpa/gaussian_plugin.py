@@ -77,7 +77,7 @@ class GaussianClassifierPlugin(SupervisedPlugin):
         ``EWC(..., plugins=[GaussianClassifierPlugin()])``
     """
 
-    _model_suits: bool = False
+    model_suits: bool = False
 
     def __init__(
         self,
@@ -145,12 +145,9 @@ class GaussianClassifierPlugin(SupervisedPlugin):
 
     def before_forward(self, strategy: Any, **kwargs: Any) -> None:
         """Look once whether the features are what the head is given, and nothing after it."""
-        if not (self._model_suits or isinstance(strategy.model, DualLearner)):
+        if not (self.model_suits or isinstance(strategy.model, DualLearner)):
             assert self.head is not None
-            watch_answer_(strategy.model, self.head, self._note_that_model_suits)
-
-    def _note_that_model_suits(self) -> None:
-        self._model_suits = True
+            watch_answer_(strategy.model, self.head, self)
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Take the statistics of the experience, move those of earlier ones, and solve."""

@@ -99,7 +99,7 @@ class LearningSteps:
         """
         strategy, model = self.strategy, self.strategy.model
         if not strategy.model_suits:
-            watch_next_pass_(model.plastic, tap_of(model.plastic), self._note_that_model_suits)
+            watch_next_pass_(model.plastic, tap_of(model.plastic), strategy)
         if self._statistics is not None:
             self._statistics.keep()
         features: Sequence[Tensor]
@@ -117,9 +117,6 @@ class LearningSteps:
             self.logits = self.scope.logits(together, frozen=True)
         first = self.logits[: len(targets)]
         return self.scope.by_label(first, targets, model.classifiers.num_outputs)
-
-    def _note_that_model_suits(self) -> None:
-        self.strategy.model_suits = True
 
     def plastic_loss(self) -> Tensor:
         """The loss of Eq. 6, a scalar."""

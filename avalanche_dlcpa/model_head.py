@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -133,7 +132,7 @@ def attach_head(features: nn.Module, weight: Tensor, bias: Tensor | None) -> Non
     model_of(features).get_submodule(parent_name).register_module(child_name, layer)
 
 
-def watch_next_pass_(model: nn.Module, head: nn.Module, on_success: Callable[[], None]) -> None:
+def watch_next_pass_(model: nn.Module, head: nn.Module, owner: Any) -> None:
     """At its next pass, look whether a model suits those who take its features from its head.
 
     It is then watched no longer. Where the answer is the very tensor that the head gave, or a part
@@ -143,7 +142,7 @@ def watch_next_pass_(model: nn.Module, head: nn.Module, on_success: Callable[[],
         model: Its forward pass raises a `ValueError` where it does something after its head, such
             as a softmax, or writes into its input.
         head: A module in it; what `detach_head` left in its place will do, see `tap_of`.
-        on_success: Called where nothing was raised.
+        owner: Who asks; ``owner.model_suits`` becomes True where nothing was raised.
     """
     given: list[int] = []
     seen: list[tuple[Tensor, int]] = []
@@ -173,7 +172,7 @@ def watch_next_pass_(model: nn.Module, head: nn.Module, on_success: Callable[[],
                 "Expected `model` to leave its input as it is, got one that writes into it, and "
                 "several networks look at the same images: x = x - mean instead of x.sub_(mean)."
             )
-        on_success()
+        owner.model_suits = True
 
     handles = [
         model.register_forward_pre_hook(before),
@@ -182,14 +181,14 @@ def watch_next_pass_(model: nn.Module, head: nn.Module, on_success: Callable[[],
     ]
 
 
-def watch_answer_(model: nn.Module, head: str, on_success: Callable[[], None]) -> None:
+def watch_answer_(model: nn.Module, head: str, owner: Any) -> None:
     """The same by the name of the head.
 
     A multi-task model of Avalanche's, which puts the answers of several tasks together, is not
     looked at.
     """
     if not isinstance(model, MultiTaskModule):
-        watch_next_pass_(model, model.get_submodule(head), on_success)
+        watch_next_pass_(model, model.get_submodule(head), owner)
 
 
 def _is_same(answer: Tensor, output: Tensor, version: int) -> bool:

@@ -58,7 +58,7 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
     Source: the paper's Eq. 6.
     """
 
-    _model_suits: bool = False
+    model_suits: bool = False
 
     def __init__(
         self,
@@ -145,14 +145,11 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
         self._features.follow_modes_()
         if self._optimizer is not None:
             self._optimizer.zero_grad()
-        if not self._model_suits:
+        if not self.model_suits:
             module = self._features.module
-            watch_next_pass_(module, tap_of(module), self._note_that_model_suits)
+            watch_next_pass_(module, tap_of(module), self)
         loss, _ = self.ssl(self._features.module, *views)
         strategy.loss = strategy.loss + self.weight * loss
-
-    def _note_that_model_suits(self) -> None:
-        self._model_suits = True
 
     def after_update(self, strategy: Any, **kwargs: Any) -> None:
         """One step of the head's own optimizer; momentum copies and queues follow."""

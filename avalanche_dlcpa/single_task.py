@@ -110,7 +110,7 @@ class SingleTaskStrategy(SupervisedTemplate):
     """
 
     model: SingleTaskModel
-    _model_suits: bool = False
+    model_suits: bool = False
 
     def __init__(
         self,
@@ -227,13 +227,10 @@ class SingleTaskStrategy(SupervisedTemplate):
 
     def forward(self) -> Tensor:
         """Answer the mini-batch: logits (B, W) by class label."""
-        if self.is_training and not self._model_suits:
+        if self.is_training and not self.model_suits:
             extractor = self.model.extractor
-            watch_next_pass_(extractor, tap_of(extractor), self._note_that_model_suits)
+            watch_next_pass_(extractor, tap_of(extractor), self)
         return self.model(self.mb_x, self._task_labels())
-
-    def _note_that_model_suits(self) -> None:
-        self._model_suits = True
 
     def _task_labels(self) -> Tensor | None:
         return self.mbatch[-1] if len(self.mbatch) > 2 else None

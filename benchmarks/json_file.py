@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from avalanche_dlcpa.files import put_in_place, remove_draft, write_draft
+
 
 def save_json(content: Any, path: Path) -> Path:
     """Write a file, whole or not at all, and return its path."""
@@ -18,10 +20,8 @@ def save_json(content: Any, path: Path) -> Path:
 
 def save_text(text: str, path: Path) -> Path:
     """Write a file, whole or not at all, and return its path."""
-    with whole_file(path) as draft, draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    with whole_file(path) as draft:
+        write_draft(draft, lambda file: file.write(text.encode()))
     return path
 
 
@@ -32,9 +32,9 @@ def whole_file(path: Path) -> Iterator[Path]:
     draft = path.with_name(f".{os.getpid()}.draft{path.suffix}")  # which nobody takes for a result
     try:
         yield draft
-        draft.replace(path)
+        put_in_place(draft, path)
     finally:
-        draft.unlink(missing_ok=True)
+        remove_draft(draft)
 
 
 def _text(content: Any) -> str:

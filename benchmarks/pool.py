@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import psutil
+
 from benchmarks.cells import Cell
 from benchmarks.names import COUNT
 from benchmarks.origin import ROOT
@@ -107,23 +109,13 @@ def remove_left_logs(folder: Path) -> None:
     for log in (folder / "logs").glob(".*.log"):
         process = log.stem.rpartition("-")[2]
         of_here = process.isdecimal() and log.stem.endswith(f".{_process_name(int(process))}")
-        if of_here and not _is_alive(int(process)):
+        if of_here and not psutil.pid_exists(int(process)):
             log.unlink(missing_ok=True)
 
 
 def _process_name(process: int) -> str:
     """Of a process of this machine, or container: folders may be shared by several."""
     return f"{socket.gethostname()}-{process}"
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it is somebody else's
-        return True
-    return True
 
 
 def run_in_processes(

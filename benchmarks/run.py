@@ -212,8 +212,9 @@ def main() -> None:
         )
     # Missing data, a hyperparameter that does not suit, or it diverged.
     except (FileNotFoundError, HyperparameterError, NonFiniteLossError) as error:
-        _remove_empty(checkpoints)
         sys.exit(f"{type(error).__name__}: {error}")
+    finally:
+        _remove_empty(checkpoints)
     print(f"wrote {save_json(result, path)}")
     remove_checkpoints(cell, words.out)
     del lock

@@ -151,9 +151,6 @@ def test_models_that_are_compiled_are_trained_again_and_again(user):
         USERS[user](model).train(nc_stream(per_class=8).train_stream[0])
 
 
-FLAGS = ("model_suits", "_model_suits")  # that a look has found nothing
-
-
 @pytest.mark.parametrize("user", USERS)
 def test_the_look_at_a_model_draws_nothing_and_leaves_it_in_training(user):
     """Dropout draws in training, and would show a random state or a mode that was not put back."""
@@ -163,15 +160,13 @@ def test_the_look_at_a_model_draws_nothing_and_leaves_it_in_training(user):
         model = SmallCNN(head=nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 6)))
         strategy = USERS[user](model)
         for owner in (strategy, *strategy.plugins):
-            for name in FLAGS:
-                if hasattr(owner, name):
-                    setattr(owner, name, not look)
+            if hasattr(owner, "model_suits"):
+                owner.model_suits = not look
         strategy.train(nc_stream().train_stream[0])
         hooks = ("_forward_pre_hooks", "_forward_hooks")
         assert not any(getattr(m, name) for m in strategy.model.modules() for name in hooks)
         owners = (strategy, *strategy.plugins)
-        suits = [getattr(owner, name, True) for owner in owners for name in FLAGS]
-        assert all(suits)
+        assert all(getattr(owner, "model_suits", True) for owner in owners)
         return state_of(strategy.model)
 
     looked, passed_over = trained(True), trained(False)
