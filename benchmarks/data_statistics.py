@@ -15,9 +15,9 @@ from typing import Any
 from avalanche.benchmarks import NCScenario
 
 from avalanche_dlcpa import streams
-from benchmarks.json_file import save_json
 from benchmarks.markup import Entry, Row, Table, as_text
 from benchmarks.origin import origin_of
+from benchmarks.whole_files import save_json
 
 DATA_SETS: dict[str, Callable[..., NCScenario]] = {
     "digits": streams.split_digits,

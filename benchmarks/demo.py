@@ -17,13 +17,13 @@ from tqdm import tqdm
 
 from benchmarks.cells import grid, result_path
 from benchmarks.experiments import title_of
-from benchmarks.json_file import save_json
 from benchmarks.markup import as_text
 from benchmarks.names import COUNT, SEED
 from benchmarks.report import make_sections, write_report
 from benchmarks.run import run_cell
 from benchmarks.settings import SETTINGS
 from benchmarks.tables import comparison_table
+from benchmarks.whole_files import save_json
 
 METHODS = ("naive", "ewc", "lwf", "dlcpa-mocov2")
 

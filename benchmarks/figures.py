@@ -21,11 +21,11 @@ from avalanche_dlcpa.plots import (
 )
 from benchmarks.cells import Result
 from benchmarks.experiments import EXPERIMENTS, SCENARIOS, title_of
-from benchmarks.json_file import whole_file
 from benchmarks.loading import by_method
 from benchmarks.methods import METHODS
 from benchmarks.settings import SETTINGS, at_scale
 from benchmarks.summaries import Summary, measure_of, summarize
+from benchmarks.whole_files import whole_file
 
 MEGABYTE = 10**6
 

@@ -24,10 +24,10 @@ from avalanche_dlcpa.gaussian_plugin import COVARIANCE_PRIOR, MAP_PRIOR
 from benchmarks.gaussian_judge import Judge
 from benchmarks.gaussian_training import RECORD, StudiedTraining
 from benchmarks.gaussian_variants import Combinations, Variants
-from benchmarks.json_file import save_json
 from benchmarks.names import COUNT, SEED
 from benchmarks.origin import origin_of
 from benchmarks.run import add_run_arguments
+from benchmarks.whole_files import save_json
 
 HOW = ("validation", "images_per_class", "dataset_root", "device")
 Result = dict[str, Any]

@@ -20,10 +20,10 @@ from avalanche.benchmarks import NCScenario
 
 from avalanche_dlcpa import seed_everything, streams
 from benchmarks.gaussian_training import TimedGaussian
-from benchmarks.json_file import save_json
 from benchmarks.origin import origin_of
 from benchmarks.run import add_run_arguments
 from benchmarks.throughput_setup import NUM_CLASSES, make_strategy
+from benchmarks.whole_files import save_json
 
 
 def measure(

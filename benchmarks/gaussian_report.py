@@ -22,11 +22,11 @@ from matplotlib.figure import Figure
 from avalanche_dlcpa.plots import plot_accuracy_over_experiences
 from benchmarks.experiments import SCENARIOS
 from benchmarks.gaussian_variants import TITLES
-from benchmarks.json_file import save_text, whole_file
 from benchmarks.markup import NOTHING, Entry, Row, Table, as_markdown
 from benchmarks.methods import METHODS
 from benchmarks.settings import SETTINGS
 from benchmarks.summaries import measure_of, percent, with_deviation
+from benchmarks.whole_files import save_text, whole_file
 
 DRAWN = {
     "linear": "linear heads",

@@ -31,11 +31,11 @@ from avalanche_dlcpa import seed_everything
 from avalanche_dlcpa.cuda_graph import BACKENDS, Function
 from avalanche_dlcpa.precision import PRECISIONS
 from benchmarks.cells import Cell, result_path
-from benchmarks.json_file import save_json
 from benchmarks.origin import origin_of, provenance
 from benchmarks.run import result_of
 from benchmarks.throughput_setup import make_strategy, one_experience
 from benchmarks.training import Training
+from benchmarks.whole_files import save_json
 
 ITERATIONS = 50
 TOLERANCE = 1e-2  # of the change that training made, relative

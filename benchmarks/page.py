@@ -10,9 +10,9 @@ from pathlib import Path
 
 from benchmarks.cells import Result
 from benchmarks.figures import Picture
-from benchmarks.json_file import save_text
 from benchmarks.loading import provenance
 from benchmarks.markup import Table, as_html
+from benchmarks.whole_files import save_text
 
 
 @dataclasses.dataclass(frozen=True)

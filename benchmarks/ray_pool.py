@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cells import Cell, Result, checkpoints_path, result_path
-from benchmarks.json_file import save_json
 from benchmarks.origin import ROOT, commit
 from benchmarks.pool import Progress
 from benchmarks.run import remove_checkpoints, run_cell
+from benchmarks.whole_files import save_json
 
 try:
     import ray

@@ -22,7 +22,6 @@ from benchmarks.figures import (
     method_picture,
     setting_pictures,
 )
-from benchmarks.json_file import save_text
 from benchmarks.loading import by_method, in_order, load_results, provenance
 from benchmarks.markup import as_latex, as_markdown, as_text, escape_markdown
 from benchmarks.methods import METHODS
@@ -31,6 +30,7 @@ from benchmarks.orders import order_tables
 from benchmarks.page import Section, write_page
 from benchmarks.settings import SCALES, SETTINGS
 from benchmarks.tables import comparison_table, experiment_table, numbers_behind, results_of
+from benchmarks.whole_files import save_text
 from benchmarks.without_runs import (
     COMMANDS,
     data_section,

@@ -33,12 +33,12 @@ from benchmarks.cells import (
     result_path,
 )
 from benchmarks.hyperparameters import HyperparameterError
-from benchmarks.json_file import save_json
 from benchmarks.memory import reset_peak
 from benchmarks.names import COUNT, SEED
 from benchmarks.origin import digest_of, provenance
 from benchmarks.settings import SETTINGS
 from benchmarks.training import Training
+from benchmarks.whole_files import save_json
 
 CODE = (Path(avalanche_dlcpa.__file__).parent, Path(__file__).parent)
 CHECKPOINT_MINUTES = 2.0  # besides those between experiences

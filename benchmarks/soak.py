@@ -36,10 +36,10 @@ from avalanche_dlcpa.metrics import scenario_metrics
 from avalanche_dlcpa.self_supervised import MoCoV2
 from avalanche_dlcpa.streams import split_digits
 from benchmarks.cells import Cell
-from benchmarks.json_file import save_json
 from benchmarks.networks import ThreeLayerCNN
 from benchmarks.origin import ROOT, provenance
 from benchmarks.views import ShiftsAndNoise
+from benchmarks.whole_files import save_json
 
 PHASES = ("step", "write", "eval", "between")
 STEPS_A_TASK = 9  # and epoch

@@ -26,13 +26,13 @@ from avalanche_dlcpa import seed_everything
 from avalanche_dlcpa.precision import PRECISIONS
 from avalanche_dlcpa.self_supervised import HEADS
 from benchmarks.growth import with_classes, with_experiences
-from benchmarks.json_file import save_json
 from benchmarks.memory import peak_bytes, reset_peak
 from benchmarks.origin import origin_of
 from benchmarks.phases import PHASES
 from benchmarks.run import add_run_arguments
 from benchmarks.throughput_setup import LAYOUTS, NETWORKS, make_strategy, one_experience
 from benchmarks.timing import Stopwatch
+from benchmarks.whole_files import save_json
 
 QUICK = {
     "widths": [4],

@@ -18,8 +18,8 @@ from typing import Any
 
 from benchmarks.grids import GRIDS
 from benchmarks.hyperparameters import CHOSEN, DIVERGED
-from benchmarks.json_file import save_json
 from benchmarks.methods import METHODS
+from benchmarks.whole_files import save_json
 
 TUNING = Path(__file__).parent / "results" / "tuning.csv"
 FIELDS = (

@@ -3,8 +3,8 @@
 import numpy as np
 
 from benchmarks.cells import FORMAT, Cell
-from benchmarks.json_file import save_json
 from benchmarks.settings import SETTINGS
+from benchmarks.whole_files import save_json
 
 
 def lower_triangle(setting, learned, final):

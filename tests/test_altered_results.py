@@ -11,10 +11,10 @@ from synthetic_results import make_result
 from benchmarks import building, compare, demo, gaussian_report, pool, report, run, trials
 from benchmarks.cells import Cell, check_same
 from benchmarks.hyperparameters import HyperparameterError
-from benchmarks.json_file import save_json, whole_file
 from benchmarks.loading import load_results
 from benchmarks.names import whole_number
 from benchmarks.origin import ROOT
+from benchmarks.whole_files import save_json, whole_file
 
 TWIN = "digits-cifar100-5"
 CELL = Cell("naive", "digits")

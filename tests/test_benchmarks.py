@@ -12,12 +12,12 @@ from avalanche_dlcpa import NonFiniteLossError
 from benchmarks import demo, run
 from benchmarks.cells import Cell
 from benchmarks.hyperparameters import hyperparameters_of
-from benchmarks.json_file import save_json
 from benchmarks.methods import METHODS
 from benchmarks.origin import PACKAGES
 from benchmarks.settings import SETTINGS
 from benchmarks.training import expect_finite
 from benchmarks.views import ShiftsAndNoise
+from benchmarks.whole_files import save_json
 
 TWIN = "digits-cifar100-10"
 

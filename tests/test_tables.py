@@ -8,7 +8,6 @@ import pytest
 from synthetic_results import lower_triangle, make_result, write
 
 from benchmarks.cells import Cell, result_path
-from benchmarks.json_file import save_json
 from benchmarks.loading import load_results, provenance
 from benchmarks.markup import (
     Entry,
@@ -25,6 +24,7 @@ from benchmarks.published import read_published
 from benchmarks.run import run_cell
 from benchmarks.summaries import marks, percent, summarize
 from benchmarks.tables import comparison_table, experiment_table, scale_facts
+from benchmarks.whole_files import save_json
 
 NAN = float("nan")
 LAB = "lab-cifar100-10"

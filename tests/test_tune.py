@@ -13,10 +13,10 @@ from benchmarks import run, trials, tune
 from benchmarks.cells import FORMAT, Cell, result_path
 from benchmarks.grids import GRIDS
 from benchmarks.hyperparameters import CHOSEN, PUBLISHED
-from benchmarks.json_file import save_json
 from benchmarks.origin import commit
 from benchmarks.pool import Progress, run_in_processes
 from benchmarks.settings import SETTINGS
+from benchmarks.whole_files import save_json
 
 TWIN = "digits-cifar100-10"
 
