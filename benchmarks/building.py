@@ -7,7 +7,7 @@ from typing import Any
 
 from avalanche.models import as_multitask
 from avalanche.training.plugins import LRSchedulerPlugin
-from avalanche.training.supervised import DER, ICaRL, PackNet, SynapticIntelligence
+from avalanche.training.supervised import DER, ICaRL, PackNet, Replay, SynapticIntelligence
 from avalanche.training.templates import SupervisedTemplate
 from torch import nn
 from torch.nn import CrossEntropyLoss
@@ -22,7 +22,7 @@ from benchmarks.hyperparameters import HyperparameterError
 from benchmarks.networks import packnet_network, split_at_head
 from benchmarks.settings import Setting
 
-BUFFER_SIZE = 500  # samples, in all methods that keep some (the paper's Tables 2 and 3)
+BUFFER_SIZE = 500  # samples, where the hyperparameter names no other (the paper's Tables 2 and 3)
 Build = Callable[..., SupervisedTemplate]
 
 
@@ -92,22 +92,47 @@ def with_head_a_task(build: Build) -> Build:
     return build_with_heads
 
 
+def _checked_buffer(size: Any, least: int, what: str) -> int:
+    if not isinstance(size, int) or isinstance(size, bool) or size < least:
+        raise HyperparameterError(
+            f"Expected `buffer_size` to be a whole number from {least} on, {what}, got {size!r}."
+        )
+    return size
+
+
+def replay(
+    network: nn.Module, *, buffer_size: int = BUFFER_SIZE, **options: Any
+) -> SupervisedTemplate:
+    """Replay from a buffer of samples."""
+    size = _checked_buffer(buffer_size, 1, "a sample")
+    return on_sgd(Replay, mem_size=size)(network, **options)
+
+
 def dark_experience(
-    network: nn.Module, *, setting: Setting, train_mb_size: int, **options: Any
+    network: nn.Module,
+    *,
+    setting: Setting,
+    train_mb_size: int,
+    buffer_size: int = BUFFER_SIZE,
+    **options: Any,
 ) -> SupervisedTemplate:
     """DER, and DER++ where beta is above 0.
 
     Avalanche replays nothing where a whole buffer holds less than a mini-batch.
     """
-    build = on_sgd(DER, mem_size=BUFFER_SIZE, batch_size_mem=min(train_mb_size, BUFFER_SIZE))
+    size = _checked_buffer(buffer_size, 1, "a sample")
+    build = on_sgd(DER, mem_size=size, batch_size_mem=min(train_mb_size, size))
     return build(network, setting=setting, train_mb_size=train_mb_size, **options)
 
 
 def with_gradient_memory(strategy: type[SupervisedTemplate]) -> Build:
     """GEM and AGEM, whose buffer is so many samples a task."""
 
-    def build(network: nn.Module, *, setting: Setting, **options: Any) -> SupervisedTemplate:
-        patterns = BUFFER_SIZE // setting.num_experiences
+    def build(
+        network: nn.Module, *, setting: Setting, buffer_size: int = BUFFER_SIZE, **options: Any
+    ) -> SupervisedTemplate:
+        num_tasks = setting.num_experiences
+        patterns = _checked_buffer(buffer_size, num_tasks, "a sample a task") // num_tasks
         return on_sgd(strategy, patterns_per_exp=patterns)(network, setting=setting, **options)
 
     return build
@@ -119,8 +144,8 @@ def synaptic_intelligence(network: nn.Module, **options: Any) -> SupervisedTempl
     return on_sgd(SynapticIntelligence, strength="si_lambda")(network, **options)
 
 
-def icarl_memory(num_classes: int) -> int:
-    """The largest memory with which iCaRL never keeps more than `BUFFER_SIZE` samples.
+def icarl_memory(num_classes: int, buffer_size: int = BUFFER_SIZE) -> int:
+    """The largest memory with which iCaRL never keeps more samples than its buffer holds.
 
     Avalanche's takes an equal share of each class seen so far, rounded up.
 
@@ -128,7 +153,7 @@ def icarl_memory(num_classes: int) -> int:
         >>> icarl_memory(100), icarl_memory(200)  # in the end 5 and 2 of each class
         (420, 334)
     """
-    return min(BUFFER_SIZE // seen * seen for seen in range(1, num_classes + 1))
+    return min(buffer_size // seen * seen for seen in range(1, num_classes + 1))
 
 
 def icarl(
@@ -138,16 +163,18 @@ def icarl(
     lr: float,
     momentum: float = 0.0,
     last_epochs: int = 0,
+    buffer_size: int = BUFFER_SIZE,
     **options: Any,
 ) -> ICaRL:
     """Builds iCaRL on the two parts of the network, with the schedule of `on_sgd`."""
+    size = _checked_buffer(buffer_size, setting.num_classes, "a sample a class")
     extractor, classifier = split_at_head(network)
     optimizer = SGD([*extractor.parameters(), *classifier.parameters()], lr, momentum)
     return ICaRL(
         feature_extractor=extractor,
         classifier=classifier,
         optimizer=optimizer,
-        memory_size=icarl_memory(setting.num_classes),
+        memory_size=icarl_memory(setting.num_classes, size),
         buffer_transform=setting.buffer_transform,
         fixed_memory=True,
         **_with_schedule(options, optimizer, last_epochs),

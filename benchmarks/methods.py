@@ -18,17 +18,16 @@ from avalanche.training.supervised import (
     JointTraining,
     LwF,
     Naive,
-    Replay,
 )
 
 from benchmarks.building import (
-    BUFFER_SIZE,
     Build,
     dark_experience,
     dlcpa,
     icarl,
     on_sgd,
     packnet,
+    replay,
     single_task,
     synaptic_intelligence,
     with_gradient_memory,
@@ -113,7 +112,7 @@ METHODS = {
     "agem": Method("A-GEM", with_gradient_memory(AGEM), keeps_samples=True, channels_last=False),
     "der": Method("DER", functools.partial(dark_experience, beta=0.0), keeps_samples=True),
     "der++": Method("DER++", dark_experience, keeps_samples=True),
-    "replay": Method("Replay", on_sgd(Replay, mem_size=BUFFER_SIZE), keeps_samples=True),
+    "replay": Method("Replay", replay, keeps_samples=True),
     "icarl": Method("iCaRL", icarl, keeps_samples=True),
     # Exemplar-free methods
     **_ONE_HEAD,

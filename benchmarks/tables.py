@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from benchmarks.building import BUFFER_SIZE
 from benchmarks.cells import Result
@@ -245,7 +246,7 @@ def _notes(
     yield "Percent; ours are mean ± sample standard deviation (number of seeds)."
     if any(method in UPPER_BOUNDS for method in EXPERIMENTS[name].methods):
         yield "* Upper bound, not ranked."
-    yield from _who_keeps_samples(EXPERIMENTS[name].methods)
+    yield from _who_keeps_samples((method, {}) for method in EXPERIMENTS[name].methods)
     if scale != "paper":
         warning = "; not comparable with the published numbers" if published else ""
         yield f"{scale.capitalize()} scale: {scale_facts(name, scale, results)}{warning}."
@@ -256,14 +257,22 @@ def _notes(
         yield _REMARKS[name]
 
 
-def _who_keeps_samples(methods: Iterable[str]) -> Iterable[str]:
-    kept = [name for name in methods if name in METHODS and METHODS[name].keeps_samples]
-    some = [METHODS[name].title for name in kept if name not in UPPER_BOUNDS]
-    whole = [METHODS[name].title for name in kept if name in UPPER_BOUNDS]
-    if some:
-        yield f"Keep at most {BUFFER_SIZE} samples of earlier tasks: {'; '.join(some)}."
+def _who_keeps_samples(runs: Iterable[tuple[str, dict[str, Any]]]) -> Iterable[str]:
+    """Of each method and what was changed in it."""
+    some: dict[str, list[str]] = {}
+    whole = []
+    for name, changes in runs:
+        if name not in METHODS or not METHODS[name].keeps_samples:
+            continue
+        if name in UPPER_BOUNDS:
+            whole.append(METHODS[name].title)
+        else:
+            size = f"{changes.get('buffer_size', BUFFER_SIZE)}"
+            some.setdefault(size, []).append(METHODS[name].title)
+    for size, titles in some.items():
+        yield f"Keep at most {size} samples of earlier tasks: {'; '.join(dict.fromkeys(titles))}."
     if whole:
-        yield f"Keep all samples of earlier tasks: {'; '.join(whole)}."
+        yield f"Keep all samples of earlier tasks: {'; '.join(dict.fromkeys(whole))}."
 
 
 def numbers_behind(name: str, results: Iterable[Result]) -> list[Table]:
@@ -308,7 +317,7 @@ def comparison_table(results: Iterable[Result]) -> Table:
         title = title_of(runs[0]["method"], runs[0]["changes"])
         rows.append(Row(title, tuple(Entry(text) for text in texts)))
     heads = tuple((name,) for name in (*COLUMNS, *(("seeds",) if with_seeds else ())))
-    notes = tuple(_who_keeps_samples(dict.fromkeys(runs[0]["method"] for runs in groups)))
+    notes = tuple(_who_keeps_samples((runs[0]["method"], runs[0]["changes"]) for runs in groups))
     return Table(heads, tuple(rows), title=SETTINGS[settings[0]].title, notes=notes)
 
 

@@ -12,7 +12,7 @@ from benchmarks import building
 from benchmarks.building import BUFFER_SIZE
 from benchmarks.cells import Cell
 from benchmarks.grids import GRIDS
-from benchmarks.hyperparameters import PUBLISHED
+from benchmarks.hyperparameters import PUBLISHED, HyperparameterError
 from benchmarks.methods import METHODS
 from benchmarks.networks import ThreeLayerCNN, packnet_network
 from benchmarks.run import run_cell
@@ -62,17 +62,35 @@ def test_every_method_learns_and_is_judged_in_its_scenarios(method):
 
 
 @pytest.mark.parametrize("method", ["der", "der++"])
-def test_mini_batches_above_the_buffer_are_replayed_too(method, monkeypatch):
-    monkeypatch.setattr(building, "BUFFER_SIZE", 20)
+def test_mini_batches_above_the_buffer_are_replayed_too(method):
     replaying = Probe(before_training_epoch=lambda s: s.replay_loader is not None)
-    trained(method, train_mb_size=32, train_epochs=1, plugins=[replaying])
+    trained(method, train_mb_size=32, train_epochs=1, buffer_size=20, plugins=[replaying])
     assert replaying.seen["before_training_epoch"] == [False] + (NUM_TASKS - 1) * [True]
 
 
-@pytest.mark.parametrize("method", ["gem", "agem", "der", "der++", "replay", "icarl"])
+WITH_BUFFER = ("gem", "agem", "der", "der++", "replay", "icarl")
+
+
+@pytest.mark.parametrize("method", WITH_BUFFER)
 def test_a_buffer_is_filled_with_500_samples_and_no_more(method):
     kept = samples_kept(trained(method, setting="digits", train_epochs=1))
     assert 0.9 * BUFFER_SIZE <= kept <= BUFFER_SIZE
+
+
+@pytest.mark.parametrize("method", WITH_BUFFER)
+def test_a_buffer_can_be_given_another_size(method):
+    assert 54 <= samples_kept(trained(method, train_epochs=1, buffer_size=60)) <= 60
+    expected = "Expected `buffer_size` to be a whole number from "
+    for size in (0, 9.5, True, "many"):
+        with pytest.raises(HyperparameterError, match=expected + rf".* got {size!r}\.$"):
+            trained(method, buffer_size=size)
+
+
+def test_a_buffer_of_less_than_a_sample_each_is_refused():
+    with pytest.raises(HyperparameterError, match=r"from 5 on, a sample a task, got 4\."):
+        trained("gem", setting="digits", buffer_size=4)
+    with pytest.raises(HyperparameterError, match=r"from 10 on, a sample a class, got 9\."):
+        trained("icarl", setting="digits", buffer_size=9)
 
 
 @pytest.mark.parametrize("num_classes", [10, 100, 200])

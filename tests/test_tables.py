@@ -178,6 +178,9 @@ def test_who_keeps_samples_is_told_below():
     assert {some, whole} <= set(experiment_table("grid", "lab", []).notes)
     results = [make_result(method, LAB, 0, class_il=0.5) for method in ("ewc", "der++", "gem")]
     assert comparison_table(results).notes == (some,)
+    small = make_result("der++", LAB, 0, class_il=0.5, changes={"buffer_size": 100})
+    fewer = "Keep at most 100 samples of earlier tasks: DER++."
+    assert comparison_table([*results, small]).notes == (some, fewer)
     assert comparison_table(results[:1]).notes == ()
 
 
