@@ -47,11 +47,6 @@ PUBLISHED: dict[str, dict[str, Values]] = {
 # Of the same table, where it differs from that of the setting.
 BATCH_SIZES: dict[str, dict[str, int]] = {"tiny-10": {"gem": 64, **dict.fromkeys(_DLCPA, 512)}}
 
-# What trains the few tasks of tuning, but has weights of NaN before the last task of the setting.
-DIVERGED: dict[tuple[str, str], list[Values]] = {
-    ("lab-cifar100", "ewc"): [{"lr": 0.02, "strength": 10.0}],
-}
-
 
 def has_values(method: str, setting: str) -> bool:
     """Whether hyperparameters were chosen or published."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.grids import GRIDS
-from benchmarks.hyperparameters import CHOSEN, DIVERGED
+from benchmarks.hyperparameters import CHOSEN
 from benchmarks.methods import METHODS
 from benchmarks.whole_files import save_json
 
@@ -75,8 +75,8 @@ def in_grids(rows: Iterable[Row]) -> list[Row]:
 def best(rows: Iterable[Row], setting: str, method: str, seeds: Iterable[int]) -> dict[str, Any]:
     """The highest Class-IL ACC among those within a point of the best Task-IL ACC, over the seeds.
 
-    Only values that were tried with as many seeds as any others count. What is known to diverge in
-    a longer run is left out. Of equals, and where Class-IL is undefined, Task-IL decides.
+    Only values that were tried with as many seeds as any others count. Of equals, and where
+    Class-IL is undefined, Task-IL decides.
 
     Returns:
         ``hyperparameters``, mean ``class_il_ACC`` and ``task_il_ACC`` (None: undefined),
@@ -85,14 +85,12 @@ def best(rows: Iterable[Row], setting: str, method: str, seeds: Iterable[int]) -
     Raises:
         ValueError: No rows of that setting and method.
     """
-    diverged = DIVERGED.get((setting, method), [])
     wanted = {(setting, method, str(seed)) for seed in seeds}
     own = [row for row in rows if (row["setting"], row["method"], row["seed"]) in wanted]
-    sound = [row for row in own if json.loads(row["hyperparameters"]) not in diverged]
-    if not sound:
+    if not own:
         raise ValueError(f"Expected tuning rows of {method} in {setting}, got none.")
     scores: dict[str, dict[str, tuple[float, float]]] = {}
-    for row in sound:
+    for row in own:
         scores.setdefault(row["hyperparameters"], {})[row["seed"]] = _accuracies(row)
     most_seeds = max(map(len, scores.values()))
     means = {
@@ -104,7 +102,7 @@ def best(rows: Iterable[Row], setting: str, method: str, seeds: Iterable[int]) -
     near = [words for words, (_, task_il) in means.items() if task_il >= top - NEAR]
     chosen = max(near, key=means.__getitem__)
     names = ("class_il_ACC", "task_il_ACC")
-    undefined = {name for name in names if not any(row[name] for row in sound)}
+    undefined = {name for name in names if not any(row[name] for row in own)}
     return {
         "hyperparameters": json.loads(chosen),
         **{
