@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from avalanche_dlcpa.alignment import ClassifierAlignment
 from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
-from avalanche_dlcpa.experiences import classes_of, task_label_of
+from avalanche_dlcpa.experiences import classes_of, task_label_of, task_labels_in
 from avalanche_dlcpa.model_head import find_head, linear_of, watch_answer_
 from avalanche_dlcpa.schedules import SchedulerFactory
 
@@ -109,8 +109,9 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
         """Which samples (B,) are of the experience; a replay plugin mixes in others."""
         assert self._classes is not None
         own = torch.isin(strategy.mb_y, self._classes)
-        if len(strategy.mbatch) > 2:  # labels may restart in each task
-            own &= strategy.mbatch[-1] == task_label_of(strategy.experience)
+        task_labels = task_labels_in(strategy.mbatch, strategy.experience.dataset)
+        if task_labels is not None:  # class labels may restart in each task
+            own &= task_labels == task_label_of(strategy.experience)
         return own
 
     @torch.no_grad()
@@ -120,7 +121,7 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
         seen: list[Tensor] = []
         hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
         model = self._model(strategy)
-        task_labels = strategy.mbatch[-1] if len(strategy.mbatch) > 2 else None
+        task_labels = task_labels_in(strategy.mbatch, strategy.experience.dataset)
         if isinstance(model.get_submodule(self.head), MultiHeadClassifier):
             # each sample as if it were of this task: else the layer would see some of them alone
             task_labels = torch.full_like(strategy.mb_y, task_label_of(strategy.experience))

@@ -17,6 +17,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import update_bn
 from torch.utils.data import DataLoader
 
+from avalanche_dlcpa.experiences import task_labels_in
+
 
 def batch_norms(module: nn.Module) -> list[_BatchNorm]:
     """The batch norm layers of a module, in its own order."""
@@ -47,13 +49,13 @@ def copy_statistics_(target: nn.Module, source: nn.Module) -> None:
 class _OnBatch(nn.Module):
     """A model that is called with a whole mini-batch of an Avalanche loader."""
 
-    def __init__(self, model: nn.Module, device: torch.device):
+    def __init__(self, model: nn.Module, dataset: Any, device: torch.device):
         super().__init__()
-        self.model, self.device = model, device
+        self.model, self.dataset, self.device = model, dataset, device
 
     def forward(self, batch: Any) -> None:
-        x, *_, task_labels = (part.to(self.device) for part in batch)
-        avalanche_forward(self.model, x, task_labels)
+        parts = [part.to(self.device) for part in batch]
+        avalanche_forward(self.model, parts[0], task_labels_in(parts, self.dataset))
 
 
 def recalibrate_batch_norm_(
@@ -80,4 +82,4 @@ def recalibrate_batch_norm_(
         drop_last=len(dataset) >= batch_size,
         collate_fn=dataset.collate_fn,
     )
-    update_bn(([batch] for batch in loader), _OnBatch(model, device))
+    update_bn(([batch] for batch in loader), _OnBatch(model, dataset, device))

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from avalanche_dlcpa.arguments import expect_rate
 from avalanche_dlcpa.classifier_scope import ClassifierScope
+from avalanche_dlcpa.experiences import task_labels_in
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
@@ -146,9 +147,9 @@ def _features_and_targets(
     features, targets = [], []
     loader = DataLoader(task.dataset, batch_size=batch_size, collate_fn=task.dataset.collate_fn)
     for batch in loader:
-        x, labels, *task_labels = (part.to(device) for part in batch)
+        x, labels, *_ = parts = [part.to(device) for part in batch]
         features.append(extractor(x))
-        targets.append(task.scope.targets(labels, task_labels[-1] if task_labels else None))
+        targets.append(task.scope.targets(labels, task_labels_in(parts, task.dataset)))
     extractor.train(was_training)
     return torch.cat(features), torch.cat(targets)
 

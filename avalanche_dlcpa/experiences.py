@@ -7,11 +7,13 @@ Avalanche's classic and new-style streams name classes and tasks differently, or
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+_TASK_LABELS = "targets_task_labels"  # of a dataset, whose samples then end with one
 MOST_LABEL = 999_999  # answers have a column for each label up to the largest
 
 
@@ -58,16 +60,31 @@ def task_label_of(experience: Any) -> int:
     Raises:
         ValueError: Several task labels in one experience, or a negative one.
     """
-    labels = set(getattr(experience, "task_labels", [0]))
+    labels = task_labels_of(experience)
     if len(labels) != 1:
         raise ValueError(
-            f"Expected one task label in an experience, got {sorted(labels)}: DLCPA trains one "
+            f"Expected one task label in an experience, got {labels}: DLCPA trains one "
             "classifier a task, so give each task an experience of its own."
         )
-    label = int(labels.pop())
-    if label < 0:
-        raise ValueError(f"Expected task labels to be at least 0, got {label}.")
-    return label
+    if labels[0] < 0:
+        raise ValueError(f"Expected task labels to be at least 0, got {labels[0]}.")
+    return labels[0]
+
+
+def task_labels_of(experience: Any) -> list[int]:
+    """All task labels of an experience, sorted; [0] where neither it nor its dataset has any."""
+    labels = getattr(experience, "task_labels", None)
+    if labels is None:
+        labels = getattr(experience.dataset, _TASK_LABELS, [0])
+    return sorted({int(label) for label in getattr(labels, "uniques", labels)})
+
+
+def task_labels_in(mini_batch: Sequence[Tensor], dataset: Any) -> Tensor | None:
+    """The last part of a mini-batch, (B,), where a dataset has task labels; None where it has none.
+
+    What else samples may hold beside image and class label, such as an index, is no task label.
+    """
+    return mini_batch[-1] if len(mini_batch) > 2 and hasattr(dataset, _TASK_LABELS) else None
 
 
 def some_samples(dataset: Any, most: int = 64) -> Tensor:

@@ -19,7 +19,7 @@ from avalanche_dlcpa.arguments import expect_prior
 from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
 from avalanche_dlcpa.class_statistics import ClassStatistics
 from avalanche_dlcpa.dual_learner import DualLearner
-from avalanche_dlcpa.experiences import task_label_of
+from avalanche_dlcpa.experiences import task_label_of, task_labels_in
 from avalanche_dlcpa.frozen_extractor import FrozenExtractor, experience_statistics
 from avalanche_dlcpa.gaussian import followed, linear_discriminants, shrinkage_of
 from avalanche_dlcpa.model_head import find_head, watch_answer_
@@ -214,7 +214,7 @@ class GaussianClassifierPlugin(SupervisedPlugin):
         """Put the answer of the Gaussian classifier in the place of the model's."""
         if self._classifier is None:
             return
-        task_labels = strategy.mbatch[-1] if len(strategy.mbatch) > 2 else None
+        task_labels = task_labels_in(strategy.mbatch, strategy.experience.dataset)
         features = torch.cat(self._features)
         if len(self._features) > 1:  # a multi-task model takes the tasks of a batch one by one
             assert task_labels is not None

@@ -5,6 +5,7 @@ the experience, so that a stream without task labels gives both. Where a stream 
 the model is told the task and answers for it alone: that is Task-IL, and Class-IL is NaN.
 """
 
+import itertools
 import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,7 +25,7 @@ from avalanche_dlcpa.accuracy_matrix import (
     final_accuracy,
     forgetting,
 )
-from avalanche_dlcpa.experiences import classes_of
+from avalanche_dlcpa.experiences import classes_of, task_labels_of
 from avalanche_dlcpa.task_classifiers import TaskClassifiers
 
 if TYPE_CHECKING:
@@ -281,8 +282,8 @@ def _stream_name(experience: Any) -> str:
 
 def _labelled_classes(experience: Any) -> set[tuple[int, int]]:
     """Pairs (task label, class): labels that restart in each task name other classes there."""
-    task_labels = getattr(experience, "task_labels", [0])
-    return {(int(task), k) for task in task_labels for k in classes_of(experience)}
+    pairs = itertools.product(task_labels_of(experience), classes_of(experience))
+    return set(pairs)
 
 
 def _classes_of_classifiers(model: Any) -> set[tuple[int, int]]:
@@ -295,7 +296,7 @@ def _tells_tasks_apart(stream: Any) -> bool:
     # A slice may hold a single task, so ask the whole stream; new-style streams are always whole.
     benchmark = getattr(stream, "benchmark", None)
     whole = stream if benchmark is None else benchmark.streams[stream.name]
-    labels = {label for experience in whole for label in getattr(experience, "task_labels", [])}
+    labels = {label for experience in whole for label in task_labels_of(experience)}
     return len(labels) > 1
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from avalanche_dlcpa.checkpoint import CheckpointFolder, State
-from avalanche_dlcpa.experiences import classes_of
+from avalanche_dlcpa.experiences import classes_of, task_labels_of
 from avalanche_dlcpa.random_states import set_random_states
 from avalanche_dlcpa.snapshot import NoPlainStateError, plain_results
 
@@ -167,7 +167,7 @@ class RestOfEpoch:
 
 def training_of(experience: Any) -> str:
     """A call of `train` in words, such as "train on experience 2 of train (300 samples, ...)"."""
-    classes, tasks = classes_of(experience), sorted(set(getattr(experience, "task_labels", [0])))
+    classes, tasks = classes_of(experience), task_labels_of(experience)
     return (
         f"train on experience {experience.current_experience} of "
         f"{experience.origin_stream.name} ({len(experience.dataset)} samples of classes {classes}, "

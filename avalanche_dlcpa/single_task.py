@@ -29,6 +29,7 @@ from avalanche_dlcpa.averaging import ParameterAverage
 from avalanche_dlcpa.batch_norm import batch_norms, copy_statistics_, recalibrate_batch_norm_
 from avalanche_dlcpa.classifier_finetuning import ClassifierFinetuning
 from avalanche_dlcpa.classifier_scope import ClassifierScope
+from avalanche_dlcpa.experiences import task_labels_in
 from avalanche_dlcpa.model_head import find_head, tap_of, watch_next_pass_
 from avalanche_dlcpa.optimizer import (
     adopt_parameters_,
@@ -233,7 +234,7 @@ class SingleTaskStrategy(SupervisedTemplate):
         return self.model(self.mb_x, self._task_labels())
 
     def _task_labels(self) -> Tensor | None:
-        return self.mbatch[-1] if len(self.mbatch) > 2 else None
+        return task_labels_in(self.mbatch, self.experience.dataset)
 
     def criterion(self) -> Tensor:
         """Cross-entropy over the classes of the task in training, over all at evaluation."""

@@ -35,7 +35,12 @@ from avalanche_dlcpa.batch_norm import batch_norms, recalibrate_batch_norm_
 from avalanche_dlcpa.classifier_scope import ClassifierScope, scope_of
 from avalanche_dlcpa.cuda_graph import BACKENDS, StepGraph, report
 from avalanche_dlcpa.dual_learner import DualLearner
-from avalanche_dlcpa.experiences import classes_of, some_samples, task_label_of
+from avalanche_dlcpa.experiences import (
+    classes_of,
+    some_samples,
+    task_label_of,
+    task_labels_in,
+)
 from avalanche_dlcpa.feeding import DEFAULT_CACHE_BYTES, cached
 from avalanche_dlcpa.gaussian_plugin import GaussianClassifierPlugin
 from avalanche_dlcpa.graph_guards import on_host, reason_against, what_stays
@@ -430,7 +435,7 @@ class DLCPAStrategy(ResumableTemplate):
         return output
 
     def _task_labels(self) -> Tensor | None:
-        return self.mbatch[-1] if len(self.mbatch) > 2 else None
+        return task_labels_in(self.mbatch, self.experience.dataset)
 
     def _make_views(self, x: Tensor) -> Sequence[Tensor]:
         if self.views is None:

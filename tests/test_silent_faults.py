@@ -7,8 +7,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from avalanche.benchmarks import benchmark_from_datasets, class_incremental_benchmark
 from avalanche.benchmarks.datasets.endless_cl_sim.endless_cl_sim import ClassificationSubSequence
-from avalanche.benchmarks.utils import as_classification_dataset, make_avalanche_dataset
+from avalanche.benchmarks.utils import (
+    AvalancheDataset,
+    as_classification_dataset,
+    make_avalanche_dataset,
+)
 from avalanche.benchmarks.utils.data_attribute import DataAttribute
 from avalanche.checkpointing import maybe_load_checkpoint, save_checkpoint
 from avalanche.core import SupervisedPlugin
@@ -17,18 +22,22 @@ from avalanche.training.supervised import Naive
 from helpers import (
     Probe,
     SmallCNN,
+    WithTargets,
+    assert_same_state,
     nc_stream,
     seed_everything,
     small_head,
     state_of,
     strategy_of,
     tensors_stream,
+    two_splits,
 )
 from PIL import Image
 from torch import nn
 from torch.nn import CrossEntropyLoss, NLLLoss
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ConstantLR, LambdaLR, StepLR
+from torch.utils.data import Dataset
 from torchvision.transforms import ToTensor
 
 from avalanche_dlcpa import (
@@ -543,3 +552,90 @@ def test_a_dataset_that_cannot_do_without_its_transform_is_read_by_avalanche(tmp
     )
     with pytest.raises(NotRecognizedError, match="cannot be read without transforms"):
         read_samples(dataset, device=torch.device("cpu"), most_bytes=1e9)
+
+
+# What samples hold beside image and class label ---------------------------------------------------
+
+
+class WithIndex(Dataset):
+    """Samples of image, label and their own number."""
+
+    def __init__(self, images, labels):
+        self.images, self.labels, self.targets = images, labels, labels.tolist()
+
+    def __getitem__(self, index):
+        return self.images[index], self.targets[index], index
+
+    def __len__(self):
+        return len(self.targets)
+
+
+def indexed_stream(dataset=WithIndex):
+    """A new-style stream without task labels, two classes an experience."""
+    splits = [dataset(*part) for part in two_splits(range(4), per_class=12)]
+    train, test = (as_classification_dataset(part) for part in splits)
+    parts = {"train": train, "test": test}
+    return class_incremental_benchmark(parts, class_order=list(range(4)), num_experiences=2)
+
+
+def aligned_naive(model, **kwargs):
+    average = CumulativeParameterAveragingPlugin()
+    return naive(model, plugins=[average, ClassifierAlignmentPlugin(average)], **kwargs)
+
+
+def gaussian_naive(model, **kwargs):
+    return naive(model, plugins=[GaussianClassifierPlugin()], **kwargs)
+
+
+def finetuned(model, **kwargs):
+    return stl(model, predict_with="mean", finetune_epochs=1, **kwargs)
+
+
+def recalibrated(model, **kwargs):
+    return strategy_of(model, bn_statistics="recalibrated", **kwargs)
+
+
+@pytest.mark.parametrize("make", [recalibrated, finetuned, aligned_naive, gaussian_naive])
+def test_a_number_in_each_sample_is_no_task_label(make):
+    found = []
+    for dataset in (WithTargets, WithIndex):
+        stream, answers = indexed_stream(dataset), []
+        listening = Probe(after_eval_iteration=lambda s, into=answers: into.append(s.mb_output))
+        seed_everything()
+        strategy = make(SmallCNN(4), evaluator=None, train_epochs=2)
+        strategy.plugins.append(listening)
+        for experience in stream.train_stream:
+            strategy.train(experience, eval_streams=[])
+        strategy.eval(stream.test_stream)
+        found.append((state_of(strategy.model), torch.cat(answers)))
+    assert_same_state(found[1][0], found[0][0])
+    assert torch.equal(found[1][1], found[0][1])
+
+
+def with_task_label(images, labels, task):
+    told = [DataAttribute(labels.tolist(), "targets")]
+    told += [DataAttribute([task] * len(labels), "targets_task_labels", use_in_getitem=True)]
+    return AvalancheDataset([WithTargets(images, labels)], data_attributes=told)
+
+
+def task_aware_stream():
+    """Labels from zero in each task, which the datasets tell and the experiences do not."""
+    streams = ([], [])
+    for task, classes in enumerate([(0, 1), (2, 3)]):
+        for stream, (images, labels) in zip(streams, two_splits(classes), strict=True):
+            stream.append(with_task_label(images, labels % 2, task))
+    return benchmark_from_datasets(train=streams[0], test=streams[1])
+
+
+def test_task_labels_of_the_datasets_are_those_of_the_experiences():
+    stream = task_aware_stream()
+    assert not hasattr(stream.train_stream[1], "task_labels")
+    metrics = scenario_metrics()
+    strategy = strategy_of(SmallCNN(2), train_epochs=4, evaluator=EvaluationPlugin(*metrics))
+    for experience in stream.train_stream:
+        strategy.train(experience)
+        strategy.eval(stream.test_stream[: experience.current_experience + 1])
+    assert strategy.model.classifiers.keys == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    class_il, task_il = (metric.matrix() for metric in metrics)
+    assert np.isnan(class_il).all()  # the labels tell the tasks apart
+    assert task_il[-1].min() > 0.9
