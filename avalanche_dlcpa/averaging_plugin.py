@@ -11,7 +11,8 @@ from avalanche.training.plugins import SupervisedPlugin
 from torch import Tensor, nn
 
 from avalanche_dlcpa.averaging import EMA_DECAY, ParameterAverage
-from avalanche_dlcpa.batch_norm import copy_statistics_, recalibrate_batch_norm_
+from avalanche_dlcpa.batch_norm import copy_buffers_, recalibrate_batch_norm_
+from avalanche_dlcpa.model_copy import expect_copyable
 from avalanche_dlcpa.training_guards import (
     evaluate_at_end_,
     expect_one_strategy,
@@ -47,7 +48,7 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
     model over the experiences up to the present one (Eq. 8), with memory for one snapshot,
     and every evaluation answers with it. Rows and heads that a model grows are averaged since the
     experience in which they appeared. Batch norm statistics do not average well: they are computed
-    anew on the experience's own images at its end.
+    anew on the experience's own images at its end. All other buffers are those of the model.
 
     Args:
         update: ``"cumulative"``, or the rules of the paper's ablations ``"ema"`` and ``"copy"``.
@@ -93,6 +94,7 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Take the snapshot; follow the model where it has grown."""
         if self.averaged_model is None:
+            expect_copyable(strategy.model)
             self.averaged_model = copy.deepcopy(strategy.model).requires_grad_(False)
         self.averaged_model.train()
         with preserved_random_states(strategy.device):  # training is as without the plugin
@@ -124,6 +126,12 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
         """Have the end of the experience evaluated, where the mean has statistics of its own."""
         evaluate_at_end_(strategy, draws=True)
 
+    def _take_buffers(self, strategy: Any) -> None:
+        """Have the buffers of the model, unless an alignment, in its passes, keeps our own up."""
+        assert self.averaged_model is not None
+        if self._left_out is None:
+            copy_buffers_(self.averaged_model, strategy.model)
+
     def after_update(self, strategy: Any, **kwargs: Any) -> None:
         """Write the mean that includes the step just taken."""
         assert self.averaged_model is not None
@@ -139,6 +147,7 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
         for _, blocks, average in self._generations:
             average.end(_pieces(blocks, source))
         self.num_averaged += 1
+        self._take_buffers(strategy)
         dataset = strategy.experience.dataset.eval()
         with preserved_random_states(strategy.device):  # dropout draws
             recalibrate_batch_norm_(
@@ -153,9 +162,8 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
         """Put the averaged model in the place of the strategy's own."""
         self._give_back(strategy)
         if self.averaged_model is not None:
-            if not self._has_statistics and self._left_out is None:
-                # Amid an experience those of the model serve; an alignment keeps its own up.
-                copy_statistics_(self.averaged_model, strategy.model)
+            if not self._has_statistics:
+                self._take_buffers(strategy)  # amid an experience those of the model serve
             self._own_model, strategy.model = strategy.model, self.averaged_model.eval()
 
     def after_eval(self, strategy: Any, **kwargs: Any) -> None:

@@ -40,10 +40,16 @@ def batch_statistics(module: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def copy_statistics_(target: nn.Module, source: nn.Module) -> None:
-    """Give the batch norm layers of ``target`` the statistics of those of ``source``, in place."""
-    for ours, theirs in zip(batch_norms(target), batch_norms(source), strict=True):
-        ours.load_state_dict(ours.state_dict() | dict(theirs.named_buffers()))
+def copy_buffers_(target: nn.Module, source: nn.Module) -> None:
+    """Give ``target`` what ``source``, built alike, has for buffers, in place.
+
+    Beside the statistics of batch norm these are, for example, the vectors of a spectral norm.
+    Those of a head that has grown in one of the two alone stay as they are.
+    """
+    theirs = dict(source.named_buffers())
+    for name, ours in target.named_buffers():
+        if name in theirs and theirs[name].shape == ours.shape:
+            ours.copy_(theirs[name])
 
 
 class _OnBatch(nn.Module):

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from avalanche_dlcpa.batch_norm import batch_norms, batch_statistics
 from avalanche_dlcpa.experiences import classes_of, task_label_of
-from avalanche_dlcpa.model_head import detach_head
+from avalanche_dlcpa.model_copy import expect_copyable
+from avalanche_dlcpa.model_head import detach_head, find_head
 from avalanche_dlcpa.stable_file import write_stable
 from avalanche_dlcpa.stable_model import (
     ClassNames,
@@ -60,7 +61,8 @@ class DualLearner(DynamicModule):
 
     Raises:
         ValueError: No linear layer, or more than one candidate, or an unknown name; batch norm that
-            keeps no statistics, but for ``"batch"``.
+            keeps no statistics, but for ``"batch"``; a copy that would not compute with its own
+            weights, see `expect_copyable`.
     """
 
     plastic: nn.Module
@@ -86,8 +88,11 @@ class DualLearner(DynamicModule):
                 "others of its batch: build the model with track_running_stats=True, or choose "
                 "'batch'."
             )
+        head = find_head(model, head)
+        expect_copyable(model)
+        twin = copy.deepcopy(model).requires_grad_(False)
         self.plastic, start = detach_head(model, head)
-        self.stable = copy.deepcopy(self.plastic).requires_grad_(False)
+        self.stable, _ = detach_head(twin, head)
         self.classifiers = TaskClassifiers(start)
         self.register_module("gaussian", None)
         self.bn_statistics = bn_statistics

@@ -18,9 +18,9 @@ from avalanche_dlcpa.loss_watch import LossWatch
 from avalanche_dlcpa.model_head import tap_of, watch_next_pass_
 from avalanche_dlcpa.precision import autocast
 from avalanche_dlcpa.training_guards import (
+    BuffersGuard,
     LastGoodState,
     NonFiniteLossError,
-    StatisticsGuard,
     all_finite,
     not_finite,
 )
@@ -61,10 +61,10 @@ class LearningSteps:
         self.temporary = temporary
         self.watch = watch
         model = strategy.model
-        trained = (model.plastic, model.stable, *scope.layers, strategy.ssl)
-        modules = [part for part in trained if part is not None]
+        trained = (model.plastic, model.stable, *scope.layers, strategy.ssl, strategy._criterion)
+        modules = [part for part in trained if isinstance(part, nn.Module)]
         self.last_good = LastGoodState(strategy.optimizer, *modules)
-        self._statistics = None if watch is not None else StatisticsGuard(*modules)
+        self._buffers = None if watch is not None else BuffersGuard(*modules)
         self._forget_batch()
 
     def whole(self, targets: Tensor, views: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -100,8 +100,8 @@ class LearningSteps:
         strategy, model = self.strategy, self.strategy.model
         if not strategy.model_suits:
             watch_next_pass_(model.plastic, tap_of(model.plastic), strategy)
-        if self._statistics is not None:
-            self._statistics.keep()
+        if self._buffers is not None:
+            self._buffers.keep()
         features: Sequence[Tensor]
         with autocast(strategy.precision, strategy.device):
             if strategy.ssl is None:
@@ -109,7 +109,7 @@ class LearningSteps:
             else:
                 self.ssl_loss, features = strategy.ssl(model.plastic, *views)
         together = torch.cat([checked_features(f, model.num_features) for f in features])
-        self.views = torch.cat(list(views[: len(features)]))
+        self.views = views[0] if len(features) == 1 else torch.cat(list(views[: len(features)]))
         self.targets = targets.repeat(len(features))
         if self.temporary is not None:
             self.logits = self.temporary(together.to(self.temporary.weight.dtype))
@@ -156,8 +156,8 @@ class LearningSteps:
         value = float(loss.detach())
         if value - value == 0:
             return
-        assert self._statistics is not None
-        self._statistics.restore()
+        assert self._buffers is not None
+        self._buffers.restore()
         words = self._words(name, value, self.strategy.clock.train_epoch_iterations)
         # A corrupt mini-batch, seen before the update, leaves a sound model; else it diverged.
         is_corrupt = name == "loss" and not all_finite([self.strategy.mb_x])

@@ -160,8 +160,12 @@ def watch_next_pass_(model: nn.Module, head: nn.Module, owner: Any) -> None:
             handle.remove()
         outputs = list(seen)
         seen.clear()
-        is_looked_at = isinstance(answer, Tensor) and outputs
-        if is_looked_at and not any(_is_same(answer, *output) for output in outputs):
+        if not isinstance(answer, Tensor):
+            raise ValueError(
+                "Expected `model` to answer with what its head gives alone, got "
+                f"{type(answer).__name__}: return the logits, and leave further outputs out."
+            )
+        if outputs and not any(_is_same(answer, *output) for output in outputs):
             raise ValueError(
                 "Expected `model` to answer with what its head gives, got one that does something "
                 "after it, such as a softmax or a scale, through which the features would go "

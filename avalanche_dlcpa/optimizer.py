@@ -30,16 +30,24 @@ class ModelParameters:
 def split_parameters(model: nn.Module, head: str | None) -> ModelParameters:
     """Tell plastic parameters from all others, before the model is taken apart.
 
+    A parameter that the head shares with a layer below it is plastic, too.
+
     Raises:
-        ValueError: See `find_head`.
+        ValueError: See `find_head`; parameters that are no floating point numbers.
     """
     if isinstance(model, DualLearner):
         inside = {id(p) for p in model.plastic.parameters()}
     else:
-        head_module = model.get_submodule(find_head(model, head))
-        inside = {id(p) for p in model.parameters()} - {id(p) for p in head_module.parameters()}
+        below_head = f"{find_head(model, head)}."
+        every = model.named_parameters(remove_duplicate=False)
+        inside = {id(p) for name, p in every if not name.startswith(below_head)}
     plastic, others = {}, []
     for name, parameter in model.named_parameters():
+        if not parameter.is_floating_point():
+            raise ValueError(
+                "Expected parameters that are floating point numbers, which can be averaged, got "
+                f"'{name}' of {parameter.dtype}: register it as a buffer."
+            )
         if id(parameter) in inside and parameter.requires_grad:
             plastic[name] = parameter
         else:

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from avalanche_dlcpa.arguments import expect_queue, expect_weight
 from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.experiences import some_samples
+from avalanche_dlcpa.model_copy import expect_copyable
 from avalanche_dlcpa.model_head import detach_head, tap_of, watch_next_pass_
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
 from avalanche_dlcpa.self_supervised.head import expect_unbuilt, own_
@@ -120,6 +121,8 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
         """Build the head before the first experience; later the model must be of the same form."""
         shapes = [parameter.shape for parameter in features.module.parameters()]
         if self._shapes is None:
+            if self.ssl.has_momentum_encoder:
+                expect_copyable(features.model)
             self.ssl.build(features.module, features.num_features)
             own_(self.ssl)
             self._shapes = shapes

@@ -26,7 +26,7 @@ from avalanche_dlcpa.arguments import (
     expect_eval_batch_size,
 )
 from avalanche_dlcpa.averaging import ParameterAverage
-from avalanche_dlcpa.batch_norm import batch_norms, copy_statistics_, recalibrate_batch_norm_
+from avalanche_dlcpa.batch_norm import batch_norms, copy_buffers_, recalibrate_batch_norm_
 from avalanche_dlcpa.classifier_finetuning import ClassifierFinetuning
 from avalanche_dlcpa.classifier_scope import ClassifierScope
 from avalanche_dlcpa.experiences import task_labels_in
@@ -265,6 +265,7 @@ class SingleTaskStrategy(SupervisedTemplate):
         if self.model.mean is None:
             return
         data = self.experience.dataset.eval()
+        copy_buffers_(self.model.mean, self.model.extractor)
         recalibrate_batch_norm_(
             self.model.mean, data, batch_size=self.train_mb_size, device=self.device
         )
@@ -294,7 +295,7 @@ class SingleTaskStrategy(SupervisedTemplate):
         if self.model.mean is not None and self.model.is_task_open:
             assert self._average is not None
             self._average.update_(self.model.extractor.parameters())
-            copy_statistics_(self.model.mean, self.model.extractor)  # its own follow at the end
+            copy_buffers_(self.model.mean, self.model.extractor)  # its own follow at the end
         super()._before_eval(**kwargs)
 
     def _after_eval_forward(self, **kwargs: Any) -> None:

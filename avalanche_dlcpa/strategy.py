@@ -73,7 +73,7 @@ from avalanche_dlcpa.stable_loading import (
 from avalanche_dlcpa.stable_model import tensors_of
 from avalanche_dlcpa.training_guards import (
     AtLeastTwo,
-    StatisticsGuard,
+    BuffersGuard,
     all_finite,
     evaluate_at_end_,
     expect_finite_logits,
@@ -558,7 +558,7 @@ class DLCPAStrategy(ResumableTemplate):
         super()._after_training_exp(**kwargs)
 
     def _recalibrate(self) -> None:
-        running = StatisticsGuard(self.model.stable)
+        running = BuffersGuard(self.model.stable)
         with autocast(self.precision, self.device):
             recalibrate_batch_norm_(
                 self.model.stable,
@@ -566,7 +566,7 @@ class DLCPAStrategy(ResumableTemplate):
                 batch_size=self.train_mb_size,
                 device=self.device,
             )
-        if not all_finite(self.model.stable.buffers()):
+        if not all_finite(b for layer in batch_norms(self.model.stable) for b in layer.buffers()):
             running.restore()
             warnings.warn(
                 "Batch norm was not recalibrated, and keeps its running statistics: an image of "

@@ -9,13 +9,12 @@ import os
 import random
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from avalanche.training.templates.base_sgd import PeriodicEval
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
 
@@ -59,29 +58,43 @@ class AtLeastTwo:
                 )
 
 
-class StatisticsGuard:
-    """Keeps the running statistics of normalisation layers as they were before a forward pass.
+class BuffersGuard:
+    """Keeps buffers, such as the statistics of batch norm, as they were before a forward pass.
 
     A forward pass in training mode writes them before anyone can see that its loss is not finite.
 
     Args:
-        modules: The modules whose layers are watched.
+        modules: The modules whose buffers are kept, but for queues, which every experience starts
+            anew.
     """
 
     def __init__(self, *modules: nn.Module):
-        layers = [m for module in modules for m in module.modules() if isinstance(m, _NormBase)]
-        self.buffers = [buffer for layer in layers for buffer in layer.buffers()]
-        self.kept = [buffer.clone() for buffer in self.buffers]
+        self._places = [
+            (part._buffers, name)
+            for module in modules
+            for part in module.modules()
+            for name, buffer in part._buffers.items()
+            if buffer is not None and not (part is module and name == "queue")
+        ]
+        self._kept: list[Tensor] = []
+        self.keep()
 
     def keep(self) -> None:
-        """Remember the statistics."""
-        if self.buffers:
-            torch._foreach_copy_(self.kept, self.buffers)
+        """Remember the buffers there are: some modules put new tensors in their place."""
+        now = [cast(Tensor, buffers[name]) for buffers, name in self._places]
+        if [buffer.shape for buffer in now] != [buffer.shape for buffer in self._kept]:
+            self._kept = [buffer.clone() for buffer in now]
+        elif now:
+            torch._foreach_copy_(self._kept, now)
 
     def restore(self) -> None:
-        """Put the remembered statistics back."""
-        if self.buffers:
-            torch._foreach_copy_(self.buffers, self.kept)
+        """Put the remembered buffers back."""
+        for (buffers, name), kept in zip(self._places, self._kept, strict=True):
+            buffer = cast(Tensor, buffers[name])
+            if buffer.shape == kept.shape:
+                buffer.copy_(kept)
+            else:
+                buffers[name] = kept.clone()
 
 
 class LastGoodState:
@@ -89,29 +102,26 @@ class LastGoodState:
 
     Args:
         optimizer: Its state is kept, too.
-        modules: The modules whose parameters and buffers are kept, but for queues, which every
-            experience starts anew.
+        modules: The modules whose parameters and buffers are kept, see `BuffersGuard`.
     """
 
     def __init__(self, optimizer: Optimizer, *modules: nn.Module):
         self.optimizer = optimizer
-        self.tensors = [
-            tensor.detach()
-            for module in modules
-            for name, tensor in [*module.named_parameters(), *module.named_buffers()]
-            if name != "queue"
-        ]
+        self.parameters = [p.detach() for module in modules for p in module.parameters()]
         self.copies: list[Tensor] = []
+        self.buffers = BuffersGuard(*modules)
         self.optimizer_state: dict[str, Any] = {}
 
     def keep(self) -> None:
         """Renew the copy."""
-        self.copies = [tensor.clone() for tensor in self.tensors]
+        self.copies = [parameter.clone() for parameter in self.parameters]
+        self.buffers.keep()
         self.optimizer_state = copy.deepcopy(self.optimizer.state_dict())
 
     def restore(self) -> None:
         """Put the copy back."""
-        torch._foreach_copy_(self.tensors, self.copies)
+        torch._foreach_copy_(self.parameters, self.copies)
+        self.buffers.restore()
         self.optimizer.load_state_dict(self.optimizer_state)
 
 

@@ -16,7 +16,7 @@ from avalanche_dlcpa import DLCPAStrategy
 from avalanche_dlcpa.cuda_graph import BACKENDS, StepGraph
 from avalanche_dlcpa.precision import autocast
 from avalanche_dlcpa.self_supervised import HEADS
-from avalanche_dlcpa.training_guards import StatisticsGuard
+from avalanche_dlcpa.training_guards import BuffersGuard
 from benchmarks.phases import REST, Phases, watched
 
 # Passes of a mini-batch: views through the plastic learner (forward and backward) and, without
@@ -91,8 +91,7 @@ def seconds_of_passes(strategy: DLCPAStrategy, count: int) -> float:
 
     On a CPU nothing warms up: the iteration just before did.
     """
-    guard = StatisticsGuard(*(part for part in (strategy.model, strategy.ssl) if part is not None))
-    guard.keep()
+    guard = BuffersGuard(*(part for part in (strategy.model, strategy.ssl) if part is not None))
     run, synchronize = unavoidable_passes(strategy), _synchronizer(strategy.device)
     if strategy.device.type != "cpu":
         run()

@@ -58,6 +58,7 @@ from avalanche_dlcpa.self_supervised import BYOL, NNCLR, MoCoV2, SimCLR
 from avalanche_dlcpa.stable_file import StableInfo
 from avalanche_dlcpa.stored_samples import read_samples
 from avalanche_dlcpa.stream_transforms import NotRecognizedError
+from avalanche_dlcpa.training_guards import BuffersGuard
 
 
 def naive(model, *, criterion=None, **kwargs):
@@ -121,6 +122,87 @@ def test_a_model_whose_features_are_no_features_is_refused(user, kind, reason):
     assert all(map(torch.equal, parameters, before))
 
 
+class WithSecondAnswer(SmallCNN):
+    def forward(self, x):
+        return super().forward(x), x.mean()
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_a_model_with_a_second_answer_is_refused(user):
+    class First(CrossEntropyLoss):
+        def forward(self, answer, targets):
+            return super().forward(answer[0] if isinstance(answer, tuple) else answer, targets)
+
+    strategy = USERS[user](WithSecondAnswer())
+    strategy._criterion = First()
+    with pytest.raises(ValueError, match="with what its head gives alone, got tuple: return the"):
+        strategy.train(nc_stream().train_stream[0])
+
+
+class WithFunction(SmallCNN):
+    """Its convolution is called by a function that looks it up in this very module."""
+
+    def __init__(self, place="attribute"):
+        super().__init__()
+        if place == "attribute":
+            self.body = lambda x: self.norm(self.conv(x)).relu()
+        elif place == "default":
+            self.body = lambda x, conv=self.conv: conv(x).relu()
+        else:
+            self.norm.register_forward_hook(lambda *_: print(self.conv))
+
+    def forward(self, x):
+        x = self.body(x) if hasattr(self, "body") else self.conv(x)
+        return self.fc(nn.functional.adaptive_avg_pool2d(x, 2).flatten(1))
+
+
+COPYING = {
+    "DLCPA": strategy_of,
+    "STL-me": lambda model: stl(model, predict_with="mean"),
+    "average": lambda model: naive(model, plugins=[CumulativeParameterAveragingPlugin()]),
+    "Gaussian": lambda model: naive(model, plugins=[GaussianClassifierPlugin()]),
+    "momentum": lambda model: naive(model, plugins=[SelfSupervisedLossPlugin(small_head("byol"))]),
+}
+
+
+@pytest.mark.parametrize("user", COPYING)
+@pytest.mark.parametrize("place", ["attribute", "default", "hook"])
+def test_a_model_whose_copy_would_compute_with_its_own_weights_is_refused(user, place):
+    model = WithFunction(place)
+    name = r"norm\._forward_hooks" if place == "hook" else "body"
+    reason = f"one that can be copied, got the function '{name}', which holds on to a module of it"
+    with pytest.raises(ValueError, match=reason):
+        COPYING[user](model).train(nc_stream().train_stream[0])
+    assert isinstance(model.fc, nn.Linear)
+
+
+class WithFunctions(SmallCNN):
+    """Functions that a copy may share: they hold on to nothing of the model, or are methods."""
+
+    def __init__(self):
+        super().__init__()
+        scale = 2.0
+        self.scale = lambda x: scale * x
+        self.body = self.features
+
+    def features(self, x):
+        return self.norm(self.conv(x)).relu()
+
+    def forward(self, x):
+        return self.fc(nn.functional.adaptive_avg_pool2d(self.body(self.scale(x)), 2).flatten(1))
+
+
+def test_functions_that_a_copy_may_share_are_left_alone():
+    strategy = strategy_of(WithFunctions())
+    strategy.train(nc_stream(per_class=8).train_stream)
+    images = torch.rand(4, 3, 16, 16)
+    expected = WithFunctions()
+    expected.load_state_dict(strategy.model.stable.state_dict(), strict=False)
+    expected.fc = nn.Identity()
+    assert torch.equal(strategy.model.stable.eval()(images), expected.eval()(images))
+    assert not torch.equal(strategy.model.plastic.eval()(images), expected(images))
+
+
 class Places(SmallCNN):
     """A head on each of four places, the answer of one of which counts."""
 
@@ -181,6 +263,178 @@ def test_the_look_at_a_model_draws_nothing_and_leaves_it_in_training(user):
     looked, passed_over = trained(True), trained(False)
     assert looked.keys() == passed_over.keys()
     assert all(torch.equal(looked[name], passed_over[name]) for name in looked)
+
+
+# Buffers and shared weights ---------------------------------------------------------------------
+
+
+class WithMean(nn.Module):
+    """A running mean of its own, in place or as a new tensor each time."""
+
+    def __init__(self, *, in_place=True):
+        super().__init__()
+        self.in_place = in_place
+        self.register_buffer("mean", torch.zeros(3, 1, 1))
+
+    def forward(self, x):
+        if self.training:
+            now = x.detach().mean(dim=(0, 2, 3)).view(3, 1, 1)
+            if self.in_place:
+                self.mean.lerp_(now, 0.1)
+            else:
+                self.mean = self.mean.lerp(now, 0.1)
+        return x - self.mean
+
+
+def with_buffers(kind):
+    model = SmallCNN(batch_norm=False)
+    if kind == "instance norm":
+        model.norm = nn.InstanceNorm2d(16, track_running_stats=True)
+    elif kind == "spectral norm":
+        nn.utils.parametrizations.spectral_norm(model.conv)
+    else:
+        model.conv = nn.Sequential(WithMean(in_place=kind == "in place"), model.conv)
+    return model
+
+
+BUFFERS = ["instance norm", "spectral norm", "in place", "anew"]
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_the_mean_of_one_model_answers_as_that_model(kind):
+    experience = nc_stream(num_experiences=1, per_class=12).train_stream[0]
+    images = torch.rand(8, 3, 16, 16)
+    average, model = CumulativeParameterAveragingPlugin(), with_buffers(kind)
+    naive(model, plugins=[average], train_epochs=2).train(experience)
+    with torch.no_grad():
+        assert torch.allclose(average.averaged_model.eval()(images), model.eval()(images))
+    single = stl(with_buffers(kind), predict_with="mean", train_epochs=2)
+    single.train(experience)
+    with torch.no_grad():
+        extractors = (single.model.mean, single.model.extractor)
+        found, expected = (extractor.eval()(images) for extractor in extractors)
+        assert torch.allclose(found, expected)
+
+
+@pytest.mark.parametrize("kind", [*BUFFERS, "criterion"])
+def test_a_corrupt_image_leaves_every_buffer_as_it_was(kind):
+    class Scaled(CrossEntropyLoss):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("scale", torch.ones(()))
+
+        def forward(self, logits, targets):
+            loss = super().forward(logits, targets)
+            self.scale.lerp_(loss.detach(), 0.1)
+            return loss / self.scale
+
+    model = SmallCNN() if kind == "criterion" else with_buffers(kind)
+    criterion = Scaled() if kind == "criterion" else CrossEntropyLoss()
+    states = []
+
+    def spoil(strategy):
+        if strategy.clock.train_exp_epochs == 1:
+            states.append(state_of(strategy.model, criterion))
+            strategy.mbatch[0][0, 0] = math.nan
+
+    strategy = strategy_of(
+        model,
+        criterion=criterion,
+        ssl=small_head("byol"),
+        train_epochs=2,
+        plugins=[Probe(before_training_iteration=spoil)],
+    )
+    with pytest.raises(NonFiniteLossError, match="The model is as it was before that mini-batch"):
+        strategy.train(nc_stream(per_class=16).train_stream[0])
+    assert_same_state(state_of(strategy.model, criterion), states[0])
+
+
+@pytest.mark.parametrize("kind", [*BUFFERS, "criterion"])
+def test_training_that_diverges_takes_every_buffer_back(kind):
+    class Running(CrossEntropyLoss):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(()))
+
+        def forward(self, logits, targets):
+            loss = super().forward(logits, targets)
+            self.mean.lerp_(loss.detach(), 0.1)
+            return loss
+
+    model = SmallCNN() if kind == "criterion" else with_buffers(kind)
+    criterion = Running() if kind == "criterion" else CrossEntropyLoss()
+    states = []
+
+    def remember(strategy):
+        states.append(state_of(strategy.model, criterion))
+
+    @torch.no_grad()
+    def run_away(strategy):
+        if strategy.clock.train_exp_epochs == strategy.clock.train_epoch_iterations == 1:
+            for parameter in strategy.model.plastic.parameters():
+                parameter.fill_(1e38)
+
+    strategy = strategy_of(
+        model,
+        criterion=criterion,
+        train_epochs=2,
+        plugins=[Probe(before_training_epoch=remember, before_training_iteration=run_away)],
+    )
+    with pytest.raises(NonFiniteLossError, match="Everything is back at the start of that epoch"):
+        strategy.train(nc_stream(per_class=16).train_stream[0])
+    assert_same_state(state_of(strategy.model, criterion), states[-1])
+
+
+class Growing(nn.Module):
+    """Keeps what it was last given, which may be more or less than before."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("last", torch.zeros(0))
+
+    def forward(self, x):
+        self.last = x.detach().flatten()
+        return x
+
+
+def test_a_buffer_may_change_its_shape():
+    model = SmallCNN()
+    model.conv = nn.Sequential(Growing(), model.conv)
+    strategy_of(model, train_mb_size=9).train(nc_stream(per_class=8).train_stream[0])
+    guard = BuffersGuard(model)
+    before = state_of(model)
+    model.train()(torch.rand(2, 3, 16, 16))
+    guard.restore()
+    assert_same_state(state_of(model), before)
+
+
+@pytest.mark.parametrize("make", [strategy_of, stl])
+def test_a_weight_that_the_head_shares_with_a_layer_below_is_trained(make):
+    class Tied(SmallCNN):
+        def __init__(self):
+            super().__init__(head=nn.Linear(64, 64))
+            self.middle = nn.Linear(64, 64)
+            self.fc.weight = self.middle.weight
+
+        def forward(self, x):
+            x = self.norm(self.conv(x)).relu()
+            return self.fc(self.middle(nn.functional.adaptive_avg_pool2d(x, 2).flatten(1)))
+
+    model = Tied()
+    before = model.middle.weight.detach().clone()
+    strategy = make(model)
+    strategy.train(nc_stream(per_class=8).train_stream[0])
+    assert not torch.equal(model.middle.weight, before)
+    assert model.middle.weight.grad is None
+
+
+def test_parameters_that_are_no_numbers_to_average_are_refused():
+    model = SmallCNN()
+    model.table = nn.Parameter(torch.arange(4), requires_grad=False)
+    for make in (strategy_of, stl):
+        with pytest.raises(ValueError, match=r"got 'table' of torch.int64: register it as a buff"):
+            make(model)
+    assert isinstance(model.fc, nn.Linear)
 
 
 # Evaluations at the end of an experience -------------------------------------------------------
@@ -554,7 +808,7 @@ def test_a_dataset_that_cannot_do_without_its_transform_is_read_by_avalanche(tmp
         read_samples(dataset, device=torch.device("cpu"), most_bytes=1e9)
 
 
-# What samples hold beside image and class label ---------------------------------------------------
+# What samples hold beside image and class label -------------------------------------------------
 
 
 class WithIndex(Dataset):
