@@ -15,6 +15,7 @@ from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
 from avalanche_dlcpa.experiences import classes_of, task_label_of, task_labels_in
 from avalanche_dlcpa.model_head import find_head, linear_of, watch_answer_
 from avalanche_dlcpa.schedules import SchedulerFactory
+from avalanche_dlcpa.training_guards import BuffersGuard, expect_one_by_one
 
 
 class ClassifierAlignmentPlugin(SupervisedPlugin):
@@ -57,6 +58,7 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
 
     def before_training(self, strategy: Any, **kwargs: Any) -> None:
         """Find the head and take it out of the average."""
+        expect_one_by_one(strategy)
         self.head = find_head(strategy.model, self.head)
         if self.average is not None:
             if self.average not in strategy.plugins:
@@ -69,6 +71,11 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Start a fresh optimizer on the head."""
         layer = self._layer(strategy)
+        if self.average is None and not layer.weight.requires_grad:
+            raise ValueError(
+                f"Expected the head '{self.head}' to be one that learns, got a frozen one: give it "
+                "requires_grad_(True), or leave the plugin out."
+            )
         self._classes = torch.tensor(classes_of(strategy.experience), device=layer.weight.device)
         self.alignment.begin(layer.requires_grad_(True).parameters())
 
@@ -119,6 +126,8 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
         """What the head would be given of all samples, (B, D)."""
         assert self.head is not None
         seen: list[Tensor] = []
+        # A pass of its own model is the second one on this mini-batch, which no statistics count.
+        counted = None if self.average is not None else BuffersGuard(strategy.model)
         hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
         model = self._model(strategy)
         task_labels = task_labels_in(strategy.mbatch, strategy.experience.dataset)
@@ -129,6 +138,8 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
             avalanche_forward(model, strategy.mb_x, task_labels)
         finally:
             hook.remove()
+            if counted is not None:
+                counted.restore()
         return seen[-1]
 
     def after_training_epoch(self, strategy: Any, **kwargs: Any) -> None:

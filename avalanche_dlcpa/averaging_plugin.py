@@ -15,7 +15,9 @@ from avalanche_dlcpa.batch_norm import copy_buffers_, recalibrate_batch_norm_
 from avalanche_dlcpa.model_copy import expect_copyable
 from avalanche_dlcpa.training_guards import (
     evaluate_at_end_,
+    expect_one_by_one,
     expect_one_strategy,
+    expect_whole_experience,
     preserved_random_states,
 )
 
@@ -43,10 +45,11 @@ class _Generation(NamedTuple):
 class CumulativeParameterAveragingPlugin(SupervisedPlugin):
     """Keeps the running mean of a strategy's model over experiences, and evaluates with it.
 
-    On any strategy: ``Naive(..., plugins=[CumulativeParameterAveragingPlugin()])``. The strategy
-    trains its own model as ever. After every optimizer step `averaged_model` holds the mean of the
-    model over the experiences up to the present one (Eq. 8), with memory for one snapshot,
-    and every evaluation answers with it. Rows and heads that a model grows are averaged since the
+    On any strategy that learns experience after experience, such as
+    ``Naive(..., plugins=[CumulativeParameterAveragingPlugin()])``. It trains its own model as ever.
+    After every optimizer step `averaged_model` holds the mean of the model over the experiences up
+    to the present one (Eq. 8), with memory for one snapshot, and every evaluation answers with it.
+    Rows and heads that a model grows are averaged since the
     experience in which they appeared. Batch norm statistics do not average well: they are computed
     anew on the experience's own images at its end. All other buffers are those of the model.
 
@@ -86,6 +89,7 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
         """Put the strategy's own model back where an evaluation that raised has left the mean."""
         why = "it averages the model of the first"
         expect_one_strategy(self, self._clock, strategy, why=why)
+        expect_one_by_one(strategy)
         self._clock = strategy.clock
         if self._own_model is not None:
             self._give_back(strategy)
@@ -93,6 +97,8 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Take the snapshot; follow the model where it has grown."""
+        why = "every experience counts as a task of the average"
+        expect_whole_experience(strategy.experience, why=why)
         if self.averaged_model is None:
             expect_copyable(strategy.model)
             self.averaged_model = copy.deepcopy(strategy.model).requires_grad_(False)

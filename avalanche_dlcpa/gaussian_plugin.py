@@ -12,7 +12,6 @@ from avalanche.models import MultiTaskModule
 from avalanche.models.dynamic_modules import TrainEvalModel
 from avalanche.models.packnet import PackNetModule
 from avalanche.training.plugins import SupervisedPlugin
-from avalanche.training.supervised import JointTraining
 from torch import Tensor, nn
 
 from avalanche_dlcpa.arguments import expect_prior
@@ -26,6 +25,7 @@ from avalanche_dlcpa.model_head import find_head, watch_answer_
 from avalanche_dlcpa.task_classifiers import TaskClassifiers, frozen_classifiers
 from avalanche_dlcpa.training_guards import (
     evaluate_at_end_,
+    expect_one_by_one,
     expect_one_strategy,
     preserved_random_states,
 )
@@ -108,11 +108,7 @@ class GaussianClassifierPlugin(SupervisedPlugin):
         why = "its statistics are of the first"
         expect_one_strategy(self, self._clock, strategy, why=why)
         _check_plugins(self, strategy.plugins)
-        if isinstance(strategy, JointTraining):
-            raise ValueError(
-                "Expected a strategy that learns experience after experience, got JointTraining: "
-                "its plugins see the first alone."
-            )
+        expect_one_by_one(strategy)
         if not isinstance(strategy.model, DualLearner):
             self.head = find_head(strategy.model, self.head)
             _check_features(strategy.model, self.head)

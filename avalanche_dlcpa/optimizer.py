@@ -97,19 +97,22 @@ def adopt_parameters_(
 ) -> None:
     """Make the optimizer train the plastic learner and the self-supervised head, nothing else.
 
-    The head's parameters stay in the group where the user put them, or join the first, in place.
+    The head's parameters stay in the group where the user put them, or join the first group of
+    plastic ones, in place.
     """
     heads = [] if ssl is None else [p for p in ssl.parameters() if p.requires_grad]
     trained = {id(p) for p in [*parameters.plastic.values(), *heads]}
     for group in optimizer.param_groups:
         group["params"] = [p for p in group["params"] if id(p) in trained]
+        group.pop("param_names", None)  # of an optimizer of named parameters, some of which left
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     add_parameters_(optimizer, [p for p in heads if id(p) not in held])
 
 
 def add_parameters_(optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
-    """Let parameters join the first group, in place."""
-    optimizer.param_groups[0]["params"] += parameters
+    """Let parameters join the first group that trains any, in place."""
+    group = next(group for group in optimizer.param_groups if group["params"])
+    group["params"] += parameters
     _begin_state_(optimizer)
 
 

@@ -51,11 +51,8 @@ class ExperienceSchedule:
         if self.make_scheduler is None:
             return
         self._rates = self._first_rates(_rates_of(optimizer))
-        for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)  # the very tensor that schedules lower and graphs read
-            else:
-                group["lr"] = rate
+        _set_rates_(optimizer, self._rates)
+        for group in optimizer.param_groups:
             group.pop("initial_lr", None)  # torch would go on from that of the last schedule
         scheduler = self.make_scheduler(optimizer)
         if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
@@ -72,7 +69,7 @@ class ExperienceSchedule:
         self.scheduler, self._left = scheduler, _rates_of(optimizer)
 
     def _first_rates(self, rates: list[float]) -> list[float]:
-        """Those of the first experience; where a rate is not what was left, it was set since."""
+        """After an experience that was broken off, those before it, but for what was set since."""
         if self._rates is None or self._left is None:
             return rates
         known = zip(rates, self._left, self._rates, strict=True)
@@ -85,9 +82,11 @@ class ExperienceSchedule:
             self._left = _rates_of(self.scheduler.optimizer)
 
     def end(self) -> None:
-        """Drop the schedule of the experience."""
+        """Drop the schedule of the experience, and put the first rates back."""
         if self.scheduler is not None:
-            self._left = _rates_of(self.scheduler.optimizer)  # others may have changed them, too
+            assert self._rates is not None
+            _set_rates_(self.scheduler.optimizer, self._rates)
+            self._left = self._rates
         self.scheduler = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -102,6 +101,14 @@ class ExperienceSchedule:
             self.scheduler.load_state_dict(state["scheduler"])
             # torch would warn that no step has come before, which came before the checkpoint
             vars(self.scheduler.optimizer)["_opt_called"] = True
+
+
+def _set_rates_(optimizer: Optimizer, rates: list[float]) -> None:
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)  # the very tensor that schedules lower and graphs read
+        else:
+            group["lr"] = rate
 
 
 def _rates_of(optimizer: Optimizer) -> list[float]:

@@ -165,6 +165,7 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Forget everything that samples left behind."""
         self.ssl.after_training_exp()
+        self.ssl.zero_grad(set_to_none=True)
         self._features = self._optimizer = self._views = None
 
 
@@ -216,4 +217,10 @@ def _optimizer_like(optimizer: Optimizer, ssl: SelfSupervisedHead) -> Optimizer 
         return None
     known = inspect.signature(type(optimizer)).parameters  # AdamW has options that it does not take
     options = {name: value for name, value in _options_of(optimizer).items() if name in known}
-    return type(optimizer)(parameters, **options)
+    try:
+        return type(optimizer)(parameters, **options)
+    except TypeError as error:
+        raise ValueError(
+            "Expected an optimizer of a class that is made from parameters and its options, for "
+            f"the head to have one like it, got {type(optimizer).__name__}: {error}"
+        ) from error

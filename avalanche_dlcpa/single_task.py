@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from avalanche.benchmarks import OnlineCLExperience
 from avalanche.core import SupervisedPlugin
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.plugins.evaluation import default_evaluator
@@ -29,7 +28,7 @@ from avalanche_dlcpa.averaging import ParameterAverage
 from avalanche_dlcpa.batch_norm import batch_norms, copy_buffers_, recalibrate_batch_norm_
 from avalanche_dlcpa.classifier_finetuning import ClassifierFinetuning
 from avalanche_dlcpa.classifier_scope import ClassifierScope
-from avalanche_dlcpa.experiences import task_labels_in
+from avalanche_dlcpa.experiences import classes_of, task_labels_in
 from avalanche_dlcpa.model_head import find_head, tap_of, watch_next_pass_
 from avalanche_dlcpa.optimizer import (
     adopt_parameters_,
@@ -49,9 +48,11 @@ from avalanche_dlcpa.training_guards import (
     expect_finite_logits,
     expect_mini_batch,
     expect_two_samples,
+    expect_whole_experience,
     not_finite,
     preserved_random_states,
     refuse_distributed,
+    warn_of_one_class,
 )
 
 
@@ -172,11 +173,9 @@ class SingleTaskStrategy(SupervisedTemplate):
     # Training -----------------------------------------------------------------------------------
 
     def _before_training_exp(self, **kwargs: Any) -> None:
-        if isinstance(self.experience, OnlineCLExperience):
-            raise ValueError(
-                "Expected whole experiences, got a piece of an online stream: single task learning "
-                "takes every experience for a task."
-            )
+        why = "single task learning takes every experience for a task"
+        expect_whole_experience(self.experience, why=why)
+        warn_of_one_class(classes_of(self.experience))
         if self._needs_two:
             expect_two_samples(self.experience)
         super()._before_training_exp(**kwargs)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from avalanche.benchmarks import OnlineCLExperience
 from avalanche.core import SupervisedPlugin
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.plugins.evaluation import default_evaluator
@@ -79,7 +78,9 @@ from avalanche_dlcpa.training_guards import (
     expect_finite_logits,
     expect_mini_batch,
     expect_two_samples,
+    expect_whole_experience,
     refuse_distributed,
+    warn_of_one_class,
 )
 from avalanche_dlcpa.views import PaperViews, checked_views
 
@@ -94,7 +95,8 @@ class DLCPAStrategy(ResumableTemplate):
     Args:
         model: Any classifier, whose last linear layer becomes the classifiers, or a `DualLearner`.
         optimizer: Of the plastic learner, such as ``SGD(model.parameters(), lr=0.005)``. The
-            parameters of the self-supervised head join it, those of the model's head leave it.
+            parameters of the self-supervised head join its first group of plastic parameters,
+            those of the model's head leave it.
             It starts each experience without state (momentum), as in the authors' runs.
         criterion: Of both cross-entropies. It gets logits (B, K) of the classes of the task alone,
             and the columns of the labels among them.
@@ -137,7 +139,7 @@ class DLCPAStrategy(ResumableTemplate):
         eval_mb_size: Mini-batch size at evaluation; None: that of training.
         device: Where to train.
         plugins: Avalanche's plugins; those that would do nothing or harm are refused.
-        evaluator: Metrics and loggers.
+        evaluator: Metrics and loggers; None for none.
         eval_every: See Avalanche's `SupervisedTemplate`.
         peval_mode: See Avalanche's `SupervisedTemplate`.
 
@@ -147,7 +149,9 @@ class DLCPAStrategy(ResumableTemplate):
         model_suits: Whether a first pass was watched, and nothing found, see `watch_next_pass_`.
 
     Raises:
-        ValueError: Arguments that do not fit, see the message.
+        ValueError: Arguments that do not fit, see the message; in training, an experience or a
+            model that does not.
+        NonFiniteLossError: In training and at evaluation, see there.
         ImportError: solo-learn is missing; the message holds the command that installs it.
 
     Source: the paper's Section "Methods" and Algorithm 1.
@@ -332,6 +336,8 @@ class DLCPAStrategy(ResumableTemplate):
                 "Expected a criterion with reduction='mean' beside replayed samples, whose losses "
                 f"are averaged task by task, got '{self._criterion.reduction}'."
             )
+        if not mixed:
+            warn_of_one_class(classes)
         scope = scope_of(self.model.classifiers, task_label, classes, mixed=mixed)
         self._now = LearningSteps(
             self,
@@ -350,11 +356,8 @@ class DLCPAStrategy(ResumableTemplate):
             self.dataloader = self._at_least_two
 
     def _check_experience(self) -> None:
-        if isinstance(self.experience, OnlineCLExperience):
-            raise ValueError(
-                "Expected whole experiences, got a piece of an online stream: DLCPA counts every "
-                "experience as a task of its average."
-            )
+        why = "DLCPA counts every experience as a task of its average"
+        expect_whole_experience(self.experience, why=why)
         classes_of(self.experience)  # refuses an experience without samples
         if self._needs_two:
             expect_two_samples(self.experience)

@@ -13,6 +13,8 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from avalanche.benchmarks import OnlineCLExperience
+from avalanche.training.supervised import JointTraining
 from avalanche.training.templates.base_sgd import PeriodicEval
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -179,6 +181,35 @@ def preserved_random_states(device: torch.device) -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
+
+
+def expect_one_by_one(strategy: Any) -> None:
+    """Refuse a strategy whose plugins do not see all that it trains on."""
+    if isinstance(strategy, JointTraining):
+        raise ValueError(
+            "Expected a strategy that learns experience after experience, got JointTraining: its "
+            "plugins see the first alone."
+        )
+
+
+def expect_whole_experience(experience: Any, *, why: str) -> None:
+    """Refuse a piece of an experience."""
+    if isinstance(experience, OnlineCLExperience):
+        raise ValueError(
+            f"Expected whole experiences, got a piece of an online stream: {why}, so leave out "
+            "split_online_stream(...)."
+        )
+
+
+def warn_of_one_class(classes: list[int]) -> None:
+    """Say that an experience of one class teaches little, once in a run."""
+    if len(classes) == 1:
+        warnings.warn(
+            "An experience has one class alone, from which there is nothing to tell it: its "
+            "supervised loss is 0, and its classifier stays where it started. Give each experience "
+            "two classes or more.",
+            stacklevel=2,
+        )
 
 
 def expect_two_samples(experience: Any) -> None:

@@ -151,17 +151,6 @@ def test_one_view_alone_is_not_taken_for_a_sequence_of_views():
         strategy.train(stream_of((X[:6], Y[:6])).train_stream[0])
 
 
-class ReturnsTuple(SmallCNN):
-    def forward(self, x):
-        return super().forward(x), x
-
-
-def test_a_model_that_returns_more_than_logits():
-    strategy = strategy_of(ReturnsTuple())
-    with pytest.raises((ValueError, TypeError), match="features before the model's head"):
-        strategy.train(small_stream().train_stream[0])
-
-
 class ReturnsLossAlone(SelfSupervisedHead):
     def forward(self, plastic, view1, view2):
         return plastic(view1).mean(), plastic(view1)  # not a tuple of features

@@ -380,6 +380,12 @@ def test_the_head_is_in_training_mode():
     assert all(module.training for module in plugin.ssl.modules())
 
 
+def test_no_gradient_of_the_head_outlives_the_experience():
+    plugin = ssl_plugin("byol")
+    baseline(SmallCNN(4), [plugin]).train(stream().train_stream[0])
+    assert all(parameter.grad is None for parameter in plugin.ssl.parameters())
+
+
 def test_a_broken_iteration_leaves_no_gradient_behind():
     class Breaking(SupervisedPlugin):
         def after_backward(self, strategy, **kwargs):

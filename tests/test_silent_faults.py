@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from avalanche.benchmarks import benchmark_from_datasets, class_incremental_benchmark
 from avalanche.benchmarks.datasets.endless_cl_sim.endless_cl_sim import ClassificationSubSequence
+from avalanche.benchmarks.scenarios.online import split_online_stream
 from avalanche.benchmarks.utils import (
     AvalancheDataset,
     as_classification_dataset,
@@ -18,7 +20,7 @@ from avalanche.benchmarks.utils.data_attribute import DataAttribute
 from avalanche.checkpointing import maybe_load_checkpoint, save_checkpoint
 from avalanche.core import SupervisedPlugin
 from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin
-from avalanche.training.supervised import Naive
+from avalanche.training.supervised import JointTraining, Naive
 from helpers import (
     Probe,
     SmallCNN,
@@ -408,6 +410,94 @@ def test_a_buffer_may_change_its_shape():
     assert_same_state(state_of(model), before)
 
 
+def test_an_alignment_of_the_strategys_own_model_counts_no_batch_twice():
+    counts = []
+    for plugins in ([], [ClassifierAlignmentPlugin()]):
+        model = SmallCNN()
+        naive(model, plugins=plugins).train(nc_stream(per_class=8).train_stream[0])
+        counts.append(int(model.norm.num_batches_tracked))
+    assert counts == [1, 1]
+
+
+def test_an_alignment_leaves_a_frozen_head_alone():
+    model = SmallCNN()
+    model.fc.requires_grad_(False)
+    strategy = naive(model, plugins=[ClassifierAlignmentPlugin()])
+    with pytest.raises(ValueError, match="Expected the head 'fc' to be one that learns, got a fro"):
+        strategy.train(nc_stream().train_stream[0])
+    assert not model.fc.weight.requires_grad
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda average: [average],
+        lambda average: [average, ClassifierAlignmentPlugin(average)],
+        lambda _: [ClassifierAlignmentPlugin()],
+    ],
+)
+def test_plugins_that_would_see_the_first_experience_alone_are_refused(make):
+    model = SmallCNN()
+    joint = JointTraining(
+        model=model,
+        optimizer=SGD(model.parameters(), lr=0.05),
+        criterion=CrossEntropyLoss(),
+        train_mb_size=16,
+        evaluator=None,
+        plugins=make(CumulativeParameterAveragingPlugin()),
+    )
+    with pytest.raises(ValueError, match="experience after experience, got JointTraining"):
+        joint.train(nc_stream().train_stream)
+
+
+def test_pieces_of_an_experience_are_no_tasks_of_the_average():
+    average = CumulativeParameterAveragingPlugin()
+    strategy = naive(SmallCNN(), plugins=[average])
+    pieces = split_online_stream(nc_stream().train_stream, experience_size=8)
+    with pytest.raises(ValueError, match="whole experiences, got a piece of an online stream"):
+        strategy.train(next(iter(pieces)))
+    assert average.num_averaged == 0
+
+
+@pytest.mark.parametrize("make", [strategy_of, stl])
+def test_an_experience_of_one_class_is_said_to_teach_little(make):
+    with pytest.warns(UserWarning, match="An experience has one class alone, from which there is"):
+        make(SmallCNN()).train(tensors_stream([(0,), (1,)]).train_stream[0])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="An experience has one class")
+        make(SmallCNN()).train(tensors_stream().train_stream[0])
+
+
+@pytest.mark.parametrize("name", ["simclr", "byol"])
+def test_a_self_supervised_head_learns_at_the_rate_of_the_features(name):
+    model = SmallCNN()
+    below = [*model.conv.parameters(), *model.norm.parameters()]
+    groups = [{"params": model.fc.named_parameters(), "lr": 1.0}]
+    groups += [{"params": [("conv.w", below[0]), *zip("bcd", below[1:], strict=True)], "lr": 0.01}]
+    optimizer = SGD(groups, lr=0.1)
+    strategy = strategy_of(
+        model, optimizer=optimizer, ssl=small_head(name), plastic_classifier="temporary"
+    )
+    strategy.train(nc_stream(per_class=8).train_stream[0])
+    head = [id(p) for p in strategy.ssl.parameters() if p.requires_grad]
+    first, second = ({id(p) for p in group["params"]} for group in optimizer.param_groups)
+    assert first == set()
+    assert second == {*map(id, below), *head}
+    assert not any("param_names" in group for group in optimizer.param_groups)
+
+
+def test_a_head_beside_a_strategy_needs_an_optimizer_that_can_be_made_again():
+    class ForModels(SGD):
+        def __init__(self, *, model):
+            super().__init__(model.parameters(), lr=0.05)
+
+    model, plugin = SmallCNN(), SelfSupervisedLossPlugin(small_head("simclr"))
+    strategy = naive(model, plugins=[plugin])
+    strategy.optimizer = ForModels(model=model)
+    with pytest.raises(ValueError, match="for the head to have one like it, got ForModels"):
+        strategy.train(nc_stream().train_stream[0])
+
+
 @pytest.mark.parametrize("make", [strategy_of, stl])
 def test_a_weight_that_the_head_shares_with_a_layer_below_is_trained(make):
     class Tied(SmallCNN):
@@ -572,6 +662,15 @@ def rates_of(scheduler, *, plugin=None, change=lambda optimizer: None):
             change(strategy.optimizer)
         strategy.train(experience)
     return rates
+
+
+def test_a_rate_may_be_set_to_what_the_schedule_ended_with():
+    def change(optimizer):
+        assert optimizer.param_groups[0]["lr"] == 0.05
+        optimizer.param_groups[0]["lr"] = 0.025
+
+    rates = rates_of(lambda optimizer: StepLR(optimizer, 1, 0.5), change=change)
+    assert rates == pytest.approx([0.05, 0.025, 0.05, 0.025, 0.025, 0.0125])
 
 
 def test_a_rate_counts_for_schedules_that_go_on_from_their_first_one():
