@@ -219,9 +219,10 @@ def _data_folder(
     except (OSError, RuntimeError) as error:  # a URLError is an OSError
         absent = [file for file in files if not (root / file).exists()]
         state = f"lacks {', '.join(absent)}" if absent else f"holds altered {', '.join(files)}"
+        reason = " ".join(str(error).split())  # torchvision's has a line for each mirror
         raise FileNotFoundError(
             f"Expected `dataset_root` to be a folder with the {name} data, got {root}, which "
-            f"{state}, and the download failed ({error}). Try again with a network, or unpack "
+            f"{state}, and the download failed ({reason}). Try again with a network, or unpack "
             f"{url} there."
         ) from error
 

@@ -17,13 +17,19 @@ class Analysis:
         title: For tables and pages.
         run: Setting, then by keyword ``seed``, ``ssl``, ``dataset_root``, ``device`` and the
             hyperparameters of STL -> what it found, as JSON takes it.
+        expect_found: Refuses, with a `ValueError`, a result that it has not found so.
     """
 
     title: str
     run: Callable[..., dict[str, Any]]
+    expect_found: Callable[[dict[str, Any]], None]
 
 
 ANALYSES = {
-    "linear-probe": Analysis("Linear probe of STL and STL-me", linear_probe.run),
-    "loss-surface": Analysis("Loss over the plane of two extractors", loss_surface.run),
+    "linear-probe": Analysis(
+        "Linear probe of STL and STL-me", linear_probe.run, linear_probe.expect_found
+    ),
+    "loss-surface": Analysis(
+        "Loss over the plane of two extractors", loss_surface.run, loss_surface.expect_found
+    ),
 }

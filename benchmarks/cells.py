@@ -6,14 +6,14 @@ import dataclasses
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from avalanche_dlcpa.self_supervised import HEADS
 from benchmarks.analyses import ANALYSES
 from benchmarks.given_loss import options_of_loss
-from benchmarks.hyperparameters import batch_size_of, hyperparameters_of
+from benchmarks.hyperparameters import batch_size_of, expect_number, hyperparameters_of
 from benchmarks.judgement import expect_sound
 from benchmarks.methods import METHODS
 from benchmarks.names import expect_known
@@ -51,6 +51,8 @@ class Cell:
         expect_known("method", self.method, [*METHODS, *ANALYSES])
         expect_known("setting", self.setting, SETTINGS)
         _expect_file_name(self)
+        for name, value in self.changes:
+            expect_number(name, value)
         if self.validation and self.method in ANALYSES:
             raise ValueError(
                 f"Expected a trial of a method, got one of {self.method}, which is an analysis of "
@@ -177,11 +179,13 @@ def parse_changes(words: Sequence[str]) -> dict[str, Any]:
         {'supervised_weight': 0.1, 'ssl': 'mocov2'}
 
     Raises:
-        ValueError: A word without ``=``, or a value of several parts.
+        ValueError: A word without ``=``, a name twice, or a value of several parts.
     """
-    changes = {}
+    changes: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
+        if name in changes:
+            raise ValueError(f"Expected one value for {name}, got '{value}' as well.")
         if not (name and equals and value):
             raise ValueError(f"Expected changes such as supervised_weight=0.1, got '{word}'.")
         try:
@@ -203,6 +207,10 @@ def checkpoints_path(cell: Cell, folder: Path) -> Path:
     return folder / f"{cell.name}.checkpoints"
 
 
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON")
+
+
 def read_result(path: Path) -> Result:
     """A result of this version.
 
@@ -210,8 +218,8 @@ def read_result(path: Path) -> Result:
         ValueError: Cut short, no JSON, or of another version.
     """
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        result = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except ValueError as error:
         raise ValueError(
             f"Expected {path.name} to hold a whole result, got a file cut short or altered "
             f"({error}): delete it, and it is run again."
@@ -261,7 +269,12 @@ def check_same(result: Result, cell: Cell) -> None:
         "num_experiences": cell.num_experiences,
     }
     _expect_equal(result, now, cell)
-    expect_sound(result, has_matrices=cell.method in METHODS)
+    expect_sound(result, expect_found_of(cell))
+
+
+def expect_found_of(cell: Cell) -> Callable[[Result], None] | None:
+    """What looks at what an analysis has found; None: the cell is of a method."""
+    return ANALYSES[cell.method].expect_found if cell.method in ANALYSES else None
 
 
 def _expect_equal(result: Result, now: dict[str, Any], cell: Cell) -> None:

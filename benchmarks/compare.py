@@ -25,6 +25,7 @@ from benchmarks.run import remove_checkpoints
 from benchmarks.settings import SCALES, SETTINGS
 from benchmarks.trials import choose
 from benchmarks.tune import complete, to_tune, tune
+from benchmarks.whole_files import expect_writable
 from benchmarks.without_runs import COMMANDS
 
 
@@ -70,9 +71,10 @@ def cells_of(words: argparse.Namespace) -> list[Cell]:
             "settings of that scale, such as lab-cifar100-10."
         )
     if not (words.methods and words.settings):
+        given = [f"--{name}" for name in ("methods", "settings") if getattr(words, name)]
         raise ValueError(
-            "Expected a table or figure, or --methods and --settings, got neither. There are "
-            f"{', '.join(EXPERIMENTS)}."
+            "Expected a table or figure, or --methods and --settings, got "
+            f"{f'{given[0]} alone' if given else 'neither'}. There are {', '.join(EXPERIMENTS)}."
         )
     changes = parse_changes([*words.changes, *([f"ssl={words.ssl}"] if words.ssl else [])])
     return grid(words.methods, words.settings, words.seeds, [changes])
@@ -83,7 +85,9 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("experiment", nargs="?", help=f"one of {', '.join(EXPERIMENTS)}")
-    parser.add_argument("--scale", choices=SCALES, help="of a table or figure; default: paper")
+    parser.add_argument(
+        "--scale", help=f"of a table or figure: one of {', '.join(SCALES)}; default: paper"
+    )
     parser.add_argument("--methods", nargs="+", help="with a table: only these of its methods")
     parser.add_argument("--settings", nargs="+")
     parser.add_argument("--seeds", nargs="+", type=SEED, default=[0, 1, 2, 3, 4])
@@ -125,7 +129,7 @@ def main() -> None:
     try:
         cells = list(dict.fromkeys(cells_of(words)))
         run = pool_of(words, folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        expect_writable(folder)
     except (ValueError, ImportError, OSError) as error:
         parser.error(str(error))
     try:
@@ -144,6 +148,9 @@ def main() -> None:
         missing, _, refused = sort_out(cells, folder)
         left = len(missing) + (len(refused) if words.tune else 0)  # what tuning has not come to
         sys.exit(f"\nstopped with {left} cells left; the same command goes on")
+    # Of another grid that was at work in this folder, and has ended meanwhile.
+    done = sort_out(failures, folder)[1]
+    failures = {cell: reason for cell, reason in failures.items() if cell not in done}
     print(f"{len(missing) - len(failures)} run, {len(failures)} failed, {len(refused)} skipped")
     for cell, reason in failures.items():
         print(f"failed: {cell.name}: {reason}")

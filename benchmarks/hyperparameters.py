@@ -8,6 +8,7 @@ settings that are ``tuned_on`` another one, that one's.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,36 @@ PUBLISHED: dict[str, dict[str, Values]] = {
 BATCH_SIZES: dict[str, dict[str, int]] = {"tiny-10": {"gem": 64, **dict.fromkeys(_DLCPA, 512)}}
 
 
+# Of all methods, the numbers that have no upper end; others say themselves what suits them.
+_FROM_0 = (
+    *("strength", "memory_strength", "alpha", "beta", "ssl_weight", "supervised_weight"),
+    *("temperature", "queue_size", "last_epochs", "finetune_epochs", "margin"),
+)
+_ABOVE_0 = ("lr", "classifier_lr", "finetune_lr")
+_SHARES = ("momentum", "encoder_momentum", "ema_decay", "post_prune_share")
+
+
+def expect_number(name: str, value: Any) -> None:
+    """Refuse a value that is none for a hyperparameter that is a number; others pass.
+
+    Raises:
+        HyperparameterError: No number, or one out of range.
+
+    Example:
+        >>> expect_number("lr", 0.1)
+    """
+    ends = {"from 0 on": _FROM_0, "above 0": _ABOVE_0, "from 0 to 1": _SHARES}
+    wanted = next((words for words, names in ends.items() if name in names), None)
+    if wanted is None:
+        return
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    most = 1 if name in _SHARES else math.inf
+    if not (is_number and math.isfinite(value) and 0 <= value <= most) or (
+        name in _ABOVE_0 and value == 0
+    ):
+        raise HyperparameterError(f"Expected {name} to be a number {wanted}, got {value!r}.")
+
+
 def has_values(method: str, setting: str) -> bool:
     """Whether hyperparameters were chosen or published."""
     try:
@@ -64,7 +95,7 @@ def hyperparameters_of(method: str, setting: str) -> Values:
         ValueError: Nothing was chosen or published.
     """
     source = SETTINGS[setting].tuned_on or setting
-    chosen = _chosen().get(source, {}).get(method)
+    chosen = chosen_values().get(source, {}).get(method)
     if chosen is not None:
         return dict(chosen["hyperparameters"])
     if method in PUBLISHED.get(source, {}):
@@ -81,13 +112,27 @@ def batch_size_of(method: str, setting: str) -> int:
     return BATCH_SIZES.get(plan.tuned_on or setting, {}).get(method, plan.batch_size)
 
 
-def _chosen() -> dict[str, dict[str, Values]]:
-    if not CHOSEN.exists():
+def chosen_values(path: Path | None = None) -> dict[str, dict[str, Values]]:
+    """What was chosen, with its provenance: setting -> method -> entry.
+
+    Args:
+        path: The file; None: `CHOSEN`.
+
+    Raises:
+        ValueError: A file that was cut short or altered.
+    """
+    path = CHOSEN if path is None else path
+    if not path.exists():
         return {}
     try:
-        return json.loads(CHOSEN.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+        chosen = json.loads(path.read_text(encoding="utf-8"))
+        for of_setting in chosen.values():
+            for entry in of_setting.values():
+                dict(entry["hyperparameters"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"Expected {CHOSEN.name} to hold all values chosen, got a file cut short or altered "
-            f"({error}): take it from the repository again, or delete it and tune."
+            f"Expected {path.name} to hold all values chosen, got a file cut short or altered "
+            f"({type(error).__name__}: {error}): take it from the repository again, or delete it "
+            "and tune."
         ) from error
+    return chosen

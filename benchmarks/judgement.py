@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from avalanche_dlcpa.accuracy_matrix import (
 )
 
 ROUNDING = 1e-9
+_KINDS = {"hyperparameters": dict, "provenance": dict, "num_experiences": int}
+_KINDS_OF_METHODS = {"class_il": dict, "task_il": dict, "classes": list}
 _ORIGIN = ("command", "versions", "python", "commit", "device", "processor", "threads", "date")
 
 
@@ -39,53 +42,91 @@ def _numbers(values: Any) -> list[float | None]:
     return [_number(value) for value in values]
 
 
-def expect_sound(result: dict[str, Any], *, has_matrices: bool) -> None:
-    """Refuse a result of a method that was altered, or that no code of this version has written.
+def expect_sound(
+    result: dict[str, Any], expect_found: Callable[[dict[str, Any]], None] | None
+) -> None:
+    """Refuse a result that was altered, or that no code of this version has written.
 
     Args:
         result: Of `benchmarks.run`.
-        has_matrices: Whether it is of a method, not of an analysis, whose own page looks at it.
+        expect_found: Looks at what an analysis has found; None: the result is of a method.
 
     Raises:
         ValueError: A part of another kind, or a number that does not follow from its matrix.
     """
     try:
-        _expect_sound(result, has_matrices=has_matrices)
-    except (KeyError, TypeError) as error:
+        _expect_kinds(result, _KINDS)
+        _expect_kinds(result["provenance"], dict.fromkeys(_ORIGIN, object) | {"versions": dict})
+        if expect_found is None:
+            _expect_kinds(result, _KINDS_OF_METHODS)
+            _expect_found(result)
+        else:
+            expect_found(result)
+    except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(
             f"Expected a result as this version writes it, got one with other contents "
             f"({type(error).__name__}: {error}): it was altered."
         ) from error
 
 
-def _expect_sound(result: dict[str, Any], *, has_matrices: bool) -> None:
-    _expect_kinds(result, has_matrices=has_matrices)
-    if not has_matrices:
-        return
-    classes = result["classes"]
-    num_tasks = result["num_experiences"]
+def _expect_kinds(values: dict[str, Any], kinds: Mapping[str, type]) -> None:
+    for name, kind in kinds.items():
+        if not isinstance(values[name], kind):
+            raise ValueError(f"Expected {name} to be a {kind.__name__}, got {values[name]!r}.")
+
+
+def _expect_found(result: dict[str, Any]) -> None:
+    """Look at what a method has found."""
+    array_of("training_seconds", result["training_seconds"], ())
+    if result.get("memory") is not None:
+        array_of("kept_bytes", result["memory"]["kept_bytes"], ())
+    classes, num_tasks = result["classes"], result["num_experiences"]
     labels = [label for task in classes for label in task]
     if len(classes) != num_tasks or len(set(labels)) != len(labels):
         raise ValueError(f"Expected classes of {num_tasks} tasks, each once, got {classes}.")
     for scenario in ("class_il", "task_il"):
         _expect_sound_matrix(scenario, result[scenario], num_tasks)
-    counts = np.array(result["class_il"].get("confusion_matrix"), dtype=float)
-    if counts.ndim != 2 or counts.shape[0] != counts.shape[1] or max(labels) >= len(counts):
+    counts = result["class_il"]["confusion_matrix"]
+    num_labels = max(max(labels) + 1, len(counts))
+    counts = array_of("confusion_matrix", counts, (num_labels, num_labels))
+    last = np.array(result["class_il"]["accuracy_matrix"][-1], dtype=float)
+    if np.isnan(last).any():
+        return  # it is told the task, and its answers are not among all classes
+    told = [np.diag(counts)[task].sum() / max(1, counts[task].sum()) for task in classes]
+    if not np.allclose(told, last, rtol=0, atol=ROUNDING):
         raise ValueError(
-            f"Expected a confusion_matrix of all labels up to {max(labels)}, got {counts.shape}."
+            f"Expected a confusion_matrix with the accuracies {last.tolist()} of the last row of "
+            f"the accuracy_matrix, got {told}: the file was altered."
         )
 
 
-def _expect_kinds(result: dict[str, Any], *, has_matrices: bool) -> None:
-    kinds = {"hyperparameters": dict, "provenance": dict, "seed": int}
-    if has_matrices:
-        kinds |= {"class_il": dict, "task_il": dict, "classes": list, "num_experiences": int}
-    for name, kind in kinds.items():
-        if not isinstance(result[name], kind):
-            raise ValueError(f"Expected {name} to be a {kind.__name__}, got {result[name]!r}.")
-    missing = [name for name in _ORIGIN if name not in result["provenance"]]
-    if missing:
-        raise ValueError(f"Expected a provenance with {', '.join(missing)}, got one without.")
+def array_of(
+    name: str, values: Any, shape: tuple[int, ...], *, most: float = math.inf
+) -> np.ndarray:
+    """Return numbers of a result as an array of float64.
+
+    Args:
+        name: What they are.
+        values: As JSON gave them.
+        shape: That they have to have.
+        most: The largest; the smallest is 0.
+
+    Raises:
+        ValueError: Others.
+
+    Example:
+        >>> array_of("seconds", 3, ())
+        array(3.)
+    """
+    try:
+        found = np.array(values)
+    except ValueError:  # rows of several lengths
+        found = np.array(None)
+    if found.dtype.kind not in "iuf" or found.shape != shape:
+        raise ValueError(f"Expected {name} to be numbers of shape {shape}, got {found.shape}.")
+    if not (np.isfinite(found).all() and (found >= 0).all() and (found <= most).all()):
+        raise ValueError(f"Expected {name} to be from 0 to {most}, got others: it was altered.")
+    return found.astype(float)
 
 
 def _expect_sound_matrix(scenario: str, found: dict[str, Any], num_tasks: int) -> None:

@@ -14,6 +14,7 @@ from torch import nn
 
 from avalanche_dlcpa.accuracy_matrix import check_accuracy_matrix, check_fractions
 from avalanche_dlcpa.batch_norm import recalibrate_batch_norm_
+from benchmarks.judgement import array_of
 from benchmarks.settings import Setting
 from benchmarks.single_task_training import (
     BATCH_SIZE,
@@ -170,3 +171,15 @@ def run(
         "column_labels": names,
         "axes": ["feature extractor", "images of task"],
     }
+
+
+def expect_found(result: dict[str, Any]) -> None:
+    """Refuse a result that `run` has not found so.
+
+    Raises:
+        ValueError: Another shape, or no fractions.
+    """
+    num_tasks = result["num_experiences"]
+    array_of("matrix", result["matrix"], (num_tasks + 2, num_tasks), most=1.0)
+    if len(result["row_labels"]) != num_tasks + 2:
+        raise ValueError(f"Expected {num_tasks + 2} row_labels, got {len(result['row_labels'])}.")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.analyses import ANALYSES
-from benchmarks.cells import Cell, Result, check_setting, read_result
+from benchmarks.cells import Cell, Result, check_setting, expect_found_of, read_result
 from benchmarks.judgement import expect_sound
 from benchmarks.methods import METHODS
 from benchmarks.settings import SETTINGS
@@ -57,12 +57,22 @@ def cell_of(result: Result) -> Cell:
     """The cell whose result it is.
 
     Raises:
-        ValueError: One that was altered, or a name that there is not.
+        ValueError: A name that there is not.
     """
-    if not isinstance(result["changes"], dict):
-        raise ValueError(f"Expected changes to be a dict, got {result['changes']!r}.")
     changes = tuple(sorted(result["changes"].items()))
     return Cell(result["method"], result["setting"], result["seed"], changes)
+
+
+def _expect_words(result: Result) -> None:
+    """Refuse what no cell is named with."""
+    kinds = {"method": str, "setting": str, "seed": int, "changes": dict}
+    for name, kind in kinds.items():
+        if type(result[name]) is not kind:
+            raise ValueError(f"Expected {name} to be a {kind.__name__}, got {result[name]!r}.")
+    if result["seed"] < 0:
+        raise ValueError(f"Expected a seed from 0 on, got {result['seed']}.")
+    if any(isinstance(value, list | dict) for value in result["changes"].values()):
+        raise ValueError(f"Expected changes to words or numbers, got {result['changes']}.")
 
 
 def _check_whole(result: Result) -> Cell:
@@ -72,6 +82,8 @@ def _check_whole(result: Result) -> Cell:
         ValueError: Another result.
     """
     missing = [name for name in _EVERY if name not in result]
+    if not missing:
+        _expect_words(result)
     if not missing and result["method"] in METHODS:
         missing = [name for name in _METHODS if name not in result]
     if missing:
@@ -86,7 +98,7 @@ def _check_whole(result: Result) -> Cell:
             raise ValueError(
                 f"Expected a result of {whole} experiences, got {result['num_experiences']}."
             )
-    expect_sound(result, has_matrices=cell.method in METHODS)
+    expect_sound(result, expect_found_of(cell))
     return cell
 
 

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from avalanche_dlcpa.batch_norm import recalibrate_batch_norm_
 from avalanche_dlcpa.experiences import classes_of
+from benchmarks.hyperparameters import HyperparameterError
+from benchmarks.judgement import array_of
 from benchmarks.plane import Plane, coordinates, grid_axes, plane_axes, point_at
 from benchmarks.settings import Setting
 from benchmarks.single_task_training import (
@@ -120,6 +122,10 @@ def run(
         ``y`` and what they are, ``axes``; ``points``, coordinates by name, and
         ``losses_at_points``, by task and point.
     """
+    if not isinstance(resolution, int) or resolution < 2:
+        raise HyperparameterError(
+            f"Expected `resolution` to be a whole number from 2 on, got {resolution!r}."
+        )
     learned = train_single_tasks(
         setting,
         seed=seed,
@@ -156,3 +162,16 @@ def run(
             for name, task in tasks.items()
         },
     }
+
+
+def expect_found(result: dict[str, Any]) -> None:
+    """Refuse a result that `run` has not found so.
+
+    Raises:
+        ValueError: Another shape, or no losses.
+    """
+    shape = (len(result["y"]), len(result["x"]))
+    for task, losses in result["losses"].items():
+        array_of(f"losses of {task}", losses, shape)
+        at_points = list(result["losses_at_points"][task].values())
+        array_of(f"losses at points of {task}", at_points, (len(result["points"]),))

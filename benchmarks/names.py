@@ -16,7 +16,8 @@ def expect_known(kind: str, name: str, known: Iterable[str]) -> str:
         known: All that exist.
 
     Raises:
-        ValueError: An unknown one; the message holds the nearest, or all.
+        ValueError: An unknown one; the message holds one very near, or those that begin like it, or
+            the nearest, or all.
 
     Example:
         >>> expect_known("method", "ewk", ["ewc", "lwf"])
@@ -26,8 +27,16 @@ def expect_known(kind: str, name: str, known: Iterable[str]) -> str:
     known = list(known)
     if name in known:
         return name
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"Did you mean '{near[0]}'?" if near else f"There are {', '.join(known)}."
+    word, low = name.lower(), {one.lower(): one for one in known}
+    near = (
+        difflib.get_close_matches(word, low, n=1, cutoff=0.9)
+        or [one for one in low if one.startswith(word)]
+        or difflib.get_close_matches(word, low, n=1, cutoff=0.5)
+    )
+    near = [low[one] for one in near]
+    hint = f"There are {', '.join(near or known)}."
+    if len(near) == 1:
+        hint = f"Did you mean '{near[0]}'?"
     raise ValueError(f"Expected a {kind} by name, got '{name}'. {hint}")
 
 

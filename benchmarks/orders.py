@@ -11,6 +11,7 @@ from benchmarks.markup import Entry, Row, Table
 from benchmarks.published import Published, read_all
 from benchmarks.settings import SETTINGS, at_scale
 from benchmarks.summaries import Summary, measure_of, with_deviation
+from benchmarks.tables import scale_notes
 
 
 def order_tables(name: str, scale: str, results: Iterable[Result]) -> list[Table]:
@@ -39,7 +40,8 @@ def order_tables(name: str, scale: str, results: Iterable[Result]) -> list[Table
                 lines.append((title_of(method), ours, paper))
         if len(lines) > 1:
             whole = f"{title}, order of the methods: {SETTINGS[setting].title}"
-            tables.append(_table(whole, title, lines))
+            notes = tuple(scale_notes(name, scale, chosen, is_beside_paper=True))
+            tables.append(_table(whole, title, lines, notes))
     return tables
 
 
@@ -54,7 +56,12 @@ def _published(method: str, setting: str, scenario: str) -> Published | None:
     return max(own, key=lambda p: bool(p.deviation), default=None)
 
 
-def _table(title: str, scenario: str, lines: list[tuple[str, Summary, Published]]) -> Table:
+def _table(
+    title: str,
+    scenario: str,
+    lines: list[tuple[str, Summary, Published]],
+    notes: tuple[str, ...],
+) -> Table:
     lines = sorted(lines, key=lambda line: -line[1].mean)
     papers = [float(paper.value) for _, _, paper in lines]
     places = [1 + sum(other > value for other in papers) for value in papers]
@@ -68,5 +75,5 @@ def _table(title: str, scenario: str, lines: list[tuple[str, Summary, Published]
         heads=((f"{scenario} ACC, ours",), ("paper",), ("place in the paper",)),
         rows=tuple(rows),
         title=title,
-        notes=(f"{kept} of {len(pairs)} pairs of methods stand in the paper's order.",),
+        notes=(f"{kept} of {len(pairs)} pairs of methods stand in the paper's order.", *notes),
     )

@@ -137,11 +137,17 @@ def run_in_processes(
     at_work: list[_Process] = []
     try:
         while waiting or at_work:
+            unborn = []
             while waiting and len(at_work) < jobs:
-                at_work.append(_Process(waiting.pop(), folder, options))
+                cell = waiting.pop()
+                try:
+                    at_work.append(_Process(cell, folder, options))
+                except OSError as error:  # no room for its log, no memory for another process
+                    reason = f"{type(error).__name__}: {error}"
+                    unborn.append(Progress(cell, 0, ended=True, failure=reason))
             reports = [process.progress() for process in at_work]
             at_work = [p for p, r in zip(at_work, reports, strict=True) if not r.ended]
-            yield reports
+            yield [*unborn, *reports]
             if at_work:
                 time.sleep(POLL_SECONDS)
     finally:

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import Cell, Result, checkpoints_path, result_path
+from benchmarks.cells import (
+    Cell,
+    Result,
+    check_same,
+    checkpoints_path,
+    read_result,
+    result_path,
+)
 from benchmarks.origin import ROOT, commit
 from benchmarks.pool import Progress
 from benchmarks.run import remove_checkpoints, run_cell
@@ -162,7 +169,11 @@ def _collect(handle: Any, cell: Cell, folder: Path, origin: str) -> Progress:
     try:
         result = ray.get(handle)
         result["provenance"]["commit"] = origin  # the code came from here, without its history
-        save_json(result, result_path(cell, folder))
+        path = result_path(cell, folder)
+        if path.exists():  # of another grid that is at work in this folder
+            check_same(read_result(path), cell)
+        else:
+            save_json(result, path)
     except (ray.exceptions.RayError, OSError, ValueError) as error:  # the last: NaN is no JSON
         return Progress(cell, 0, ended=True, failure=_last_line(error))
     return Progress(cell, cell.num_experiences, ended=True)

@@ -22,6 +22,7 @@ from benchmarks.figures import (
     method_picture,
     setting_pictures,
 )
+from benchmarks.hyperparameters import has_values
 from benchmarks.loading import by_method, in_order, load_results, provenance
 from benchmarks.markup import as_latex, as_markdown, as_text, escape_markdown
 from benchmarks.methods import METHODS
@@ -112,6 +113,9 @@ def _experiment_section(name: str, scale: str, results: list[Result], folder: Pa
     else:
         tables = numbers_behind(name, results)
     place = ["--scale", scale, *_seeds(results), "--out", _shown(folder)]
+    cells = experiment.cells(scale, [0])
+    if not all(has_values(method, c.setting) for c in cells for method in c.sources):
+        place.append("--tune")
     return Section(
         anchor=f"{name}-{scale}",
         title=f"{name}: {experiment.title}, {scale} scale",
@@ -241,7 +245,10 @@ def main() -> None:
         )
     except ValueError as error:
         parser.error(str(error))
-    paths = write_report(sections, skipped, words.folder)
+    try:
+        paths = write_report(sections, skipped, words.folder)
+    except OSError as error:
+        parser.error(f"{type(error).__name__}: {error}")
     for section in sections:
         print(f"\n{section.title}\n")
         for heading, table in section.headed_tables:

@@ -9,6 +9,7 @@ numbers.
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 import warnings
@@ -38,7 +39,7 @@ from benchmarks.names import COUNT, SEED
 from benchmarks.origin import digest_of, provenance
 from benchmarks.settings import SETTINGS
 from benchmarks.training import Training
-from benchmarks.whole_files import save_json
+from benchmarks.whole_files import expect_writable, save_json
 
 CODE = (Path(avalanche_dlcpa.__file__).parent, Path(__file__).parent)
 CHECKPOINT_MINUTES = 2.0  # besides those between experiences
@@ -71,17 +72,10 @@ def run_cell(
     # As they are now: a run may outlast a commit, and another choice.
     origin = provenance(cell, device)
     values = cell.hyperparameters if hyperparameters is None else hyperparameters
-    setting = SETTINGS[cell.setting]
     reset_peak(device)
     seed_everything(cell.seed)
     if cell.method in ANALYSES:
-        found = ANALYSES[cell.method].run(
-            setting,
-            seed=cell.seed,
-            dataset_root=dataset_root,
-            device=device,
-            **values,
-        )
+        found = _analyse(cell, values, dataset_root=dataset_root, device=device)
     else:
         how = {**values, "device": device, "torch": torch.__version__}
         found = _train_and_judge(
@@ -93,6 +87,23 @@ def run_cell(
             checkpoints=checkpoints and checkpoints / digest_of(*CODE, values=how),
         )
     return result_of(cell, values, found, origin)
+
+
+def _analyse(
+    cell: Cell, hyperparameters: dict[str, Any], *, dataset_root: str | None, device: str
+) -> dict[str, Any]:
+    where = {"dataset_root": dataset_root, "device": device}
+    try:
+        return ANALYSES[cell.method].run(
+            SETTINGS[cell.setting], seed=cell.seed, **where, **hyperparameters
+        )
+    except TypeError as error:
+        unknown = re.search(r"unexpected keyword argument\W+(\w+)", str(error))
+        if unknown is None:
+            raise
+        raise HyperparameterError(
+            f"Expected hyperparameters that {cell.method} or STL has, got {unknown[1]}."
+        ) from error
 
 
 def result_of(
@@ -152,10 +163,34 @@ def _remove_empty(checkpoints: Path) -> None:
         shutil.rmtree(checkpoints, ignore_errors=True)
 
 
+def _device(word: str) -> str:
+    """What argparse reads a device with."""
+    try:
+        torch.device(word)
+    except RuntimeError:
+        raise argparse.ArgumentTypeError(
+            f"Expected a device as torch names it, such as cpu or cuda:0, got {word}."
+        ) from None
+    return word
+
+
+def _expect_device(device: str) -> None:
+    """Refuse a device that this machine does not have.
+
+    Raises:
+        ValueError: It tells what there is.
+    """
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, NotImplementedError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"Expected a device of this machine, got {device}: {reason}") from error
+
+
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments that single runs and grids share."""
     parser.add_argument("--dataset-root", help="folder of data already on disk")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", type=_device, default="cpu", help="such as cpu or cuda:0")
     parser.add_argument(
         "--threads", type=COUNT, default=1, help="of torch; small networks gain nothing from more"
     )
@@ -187,9 +222,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     torch.set_num_threads(words.threads)
     try:
-        changes = parse_changes(words.changes)
-        if words.ssl:
-            changes["ssl"] = words.ssl
+        changes = parse_changes([*words.changes, *([f"ssl={words.ssl}"] if words.ssl else [])])
         pairs = tuple(sorted(changes.items()))
         cell = Cell(words.method, words.setting, words.seed, pairs, words.validation)
         cell.hyperparameters  # noqa: B018 - refuses what was never chosen, before any work
@@ -199,6 +232,8 @@ def main() -> None:
             print(f"{path} is there already")
             remove_checkpoints(cell, words.out)
             return
+        _expect_device(words.device)
+        expect_writable(words.out)
         lock = lock_folder(checkpoints)  # for as long as this process lives
     except (ValueError, OSError) as error:
         parser.error(str(error))
@@ -215,7 +250,10 @@ def main() -> None:
         sys.exit(f"{type(error).__name__}: {error}")
     finally:
         _remove_empty(checkpoints)
-    print(f"wrote {save_json(result, path)}")
+    try:
+        print(f"wrote {save_json(result, path)}")
+    except OSError as error:  # a full disk: what has checkpoints goes on from its last one
+        sys.exit(f"{type(error).__name__}: {error}")
     remove_checkpoints(cell, words.out)
     del lock
 

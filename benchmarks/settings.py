@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torchvision.transforms import Compose, RandomCrop, RandomHorizontalFlip
 
 from avalanche_dlcpa import PaperViews, backbones, streams
+from benchmarks.names import expect_known
 from benchmarks.networks import ThreeLayerCNN
 from benchmarks.views import ShiftsAndNoise
 
@@ -270,6 +271,5 @@ def at_scale(setting: str, scale: str) -> str:
     Raises:
         ValueError: An unknown scale.
     """
-    if scale not in SCALES:
-        raise ValueError(f"Expected `scale` to be one of {', '.join(SCALES)}, got '{scale}'.")
+    expect_known("scale", scale, SCALES)
     return setting if scale == "paper" else f"{scale}-{setting}"

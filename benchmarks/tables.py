@@ -240,6 +240,15 @@ def scale_facts(name: str, scale: str, results: Iterable[Result]) -> str:
     return "; ".join(f"{' and '.join(titles)}: {fact}" for fact, titles in facts.items())
 
 
+def scale_notes(
+    name: str, scale: str, results: list[Result], *, is_beside_paper: bool
+) -> Iterable[str]:
+    """What a table of another scale than the paper's has to say below."""
+    if scale != "paper":
+        warning = "; not comparable with the published numbers" if is_beside_paper else ""
+        yield f"{scale.capitalize()} scale: {scale_facts(name, scale, results)}{warning}."
+
+
 def _notes(
     name: str, scale: str, results: list[Result], published: list[Published]
 ) -> Iterable[str]:
@@ -247,9 +256,7 @@ def _notes(
     if any(method in UPPER_BOUNDS for method in EXPERIMENTS[name].methods):
         yield "* Upper bound, not ranked."
     yield from _who_keeps_samples((method, {}) for method in EXPERIMENTS[name].methods)
-    if scale != "paper":
-        warning = "; not comparable with the published numbers" if published else ""
-        yield f"{scale.capitalize()} scale: {scale_facts(name, scale, results)}{warning}."
+    yield from scale_notes(name, scale, results, is_beside_paper=bool(published))
     quoted = {p.note.removeprefix("quoted from ") for p in published if p.is_quoted}
     if quoted:
         yield f"† The paper quotes it from {', '.join(sorted(quoted))}."

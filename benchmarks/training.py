@@ -105,7 +105,13 @@ class Training:
         options = dict(hyperparameters)
         self._stopwatch = Stopwatch()
         plugins: list[SupervisedPlugin] = [self._stopwatch]
-        loss = take_loss(options, setting)
+        try:
+            loss = take_loss(options, setting)
+        except (TypeError, ValueError) as error:
+            raise HyperparameterError(
+                f"Expected options that suit the self-supervised loss, got {hyperparameters}: "
+                f"{error}"
+            ) from error
         plugins += loss
         stream = setting.make_stream(
             augment=not (self.method.draws_views or loss),

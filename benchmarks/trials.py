@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.grids import GRIDS
-from benchmarks.hyperparameters import CHOSEN
+from benchmarks.hyperparameters import CHOSEN, chosen_values
 from benchmarks.methods import METHODS
 from benchmarks.whole_files import save_json
 
@@ -144,6 +144,26 @@ def _accuracies(row: Row) -> tuple[float, float]:
     return float(row["class_il_ACC"] or 0), float(row["task_il_ACC"] or 0)
 
 
+def expect_as_many_seeds(
+    setting: str, methods: Iterable[str], seeds: Sequence[int], path: Path = CHOSEN
+) -> None:
+    """Refuse to choose by fewer seeds than a value was chosen by that is there.
+
+    Raises:
+        ValueError: Names them.
+    """
+    chosen = chosen_values(path).get(setting, {})
+    for method in methods:
+        missing = sorted(set(chosen.get(method, {}).get("seeds", [])) - set(seeds))
+        if missing:
+            known = " ".join(map(str, chosen[method]["seeds"]))
+            raise ValueError(
+                f"Expected --seeds {known}, by which the values of {method} in {setting} were "
+                f"chosen, got {' '.join(map(str, seeds))}: name them all, with --finalists where "
+                f"few were tried with all, or delete the values in {path.name} first."
+            )
+
+
 def choose(
     setting: str, methods: Iterable[str], seeds: Sequence[int], path: Path = CHOSEN
 ) -> dict[str, dict[str, Any]]:
@@ -156,7 +176,7 @@ def choose(
         path: The file.
     """
     methods = list(methods)
-    chosen = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    chosen = chosen_values(path)
     rows = in_grids(read_rows())
     for method in methods:
         chosen.setdefault(setting, {})[method] = best(rows, setting, method, seeds)

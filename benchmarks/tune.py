@@ -31,7 +31,15 @@ from benchmarks.names import COUNT, SEED, expect_known
 from benchmarks.origin import commit
 from benchmarks.pool import Runner, add_pool_arguments, pool_of
 from benchmarks.settings import SETTINGS
-from benchmarks.trials import TUNING, add_row, choose, finalists, in_grids, read_rows
+from benchmarks.trials import (
+    TUNING,
+    add_row,
+    choose,
+    expect_as_many_seeds,
+    finalists,
+    in_grids,
+    read_rows,
+)
 
 
 def propose(grids: list[Grid], *, most: int | None = None) -> list[dict[str, Any]]:
@@ -191,6 +199,7 @@ def main() -> None:
     try:
         setting = words.setting
         methods = words.methods or to_tune(setting)
+        expect_as_many_seeds(setting, methods, words.seeds)
         with tempfile.TemporaryDirectory() as folder:
             failures = tune(
                 setting,

@@ -6,11 +6,24 @@ import contextlib
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from avalanche_dlcpa.files import put_in_place, remove_draft, write_draft
+
+
+def expect_writable(folder: Path) -> Path:
+    """Make a folder where it is missing, and return it if files can be written to it.
+
+    Raises:
+        OSError: They cannot.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:  # without a name that a kill would leave
+        file.write(b" ")
+    return folder
 
 
 def save_json(content: Any, path: Path) -> Path:

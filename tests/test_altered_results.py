@@ -1,20 +1,34 @@
 """Results that were altered, copied or cut, and numbers on the command line that mean nothing."""
 
 import json
+import math
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from synthetic_results import make_result
 
-from benchmarks import building, compare, demo, gaussian_report, pool, report, run, trials
-from benchmarks.cells import Cell, check_same
+from benchmarks import (
+    building,
+    compare,
+    demo,
+    gaussian_report,
+    hyperparameters,
+    pool,
+    report,
+    run,
+    trials,
+)
+from benchmarks.cells import Cell, check_same, result_path
 from benchmarks.hyperparameters import HyperparameterError
 from benchmarks.loading import load_results
 from benchmarks.names import whole_number
 from benchmarks.origin import ROOT
-from benchmarks.whole_files import save_json, whole_file
+from benchmarks.settings import SETTINGS
+from benchmarks.whole_files import expect_writable, save_json, whole_file
 
 TWIN = "digits-cifar100-5"
 CELL = Cell("naive", "digits")
@@ -43,21 +57,39 @@ ALTERED = {
     "no scenario": (altered("class_il", value=None), "Expected class_il to be a dict, got None"),
     "no confusion": (
         altered("class_il", "confusion_matrix", value=KeyError),
-        r"Expected a confusion_matrix of all labels up to 9, got \(\)",
+        "with other contents .KeyError: 'confusion_matrix'",
     ),
     "small confusion": (
         altered("class_il", "confusion_matrix", value=[[1]]),
-        r"Expected a confusion_matrix of all labels up to 9, got \(1, 1\)",
+        r"Expected confusion_matrix to be numbers of shape \(10, 10\), got \(1, 1\)",
     ),
     "flat classes": (altered("classes", value=[1, 2, 3, 4, 5]), "with other contents .TypeError"),
     "confusion of another kind": (
         altered("class_il", "confusion_matrix", value={"a": 1}),
-        "with other contents .TypeError",
+        r"Expected confusion_matrix to be numbers of shape \(10, 10\), got \(\)",
+    ),
+    "confusion of other answers": (
+        altered("class_il", "confusion_matrix", value=np.eye(10).tolist()),
+        "Expected a confusion_matrix with the accuracies .0.5, 0.5",
+    ),
+    "negative counts": (
+        altered("class_il", "confusion_matrix", value=(-np.eye(10)).tolist()),
+        "Expected confusion_matrix to be from 0 to inf, got others",
+    ),
+    "seconds in words": (
+        altered("training_seconds", value="12"),
+        r"Expected training_seconds to be numbers of shape \(\)",
+    ),
+    "no memory": (altered("memory", "kept_bytes", value=None), "Expected kept_bytes to be numbers"),
+    "memory in words": (altered("memory", value="much"), "with other contents .TypeError"),
+    "no versions": (
+        altered("provenance", "versions", value=None),
+        "Expected versions to be a dict, got None",
     ),
     "no Task-IL": (altered("task_il", value=KeyError), "with other contents .KeyError: 'task_il'"),
     "no Class-IL": (altered("class_il", value=KeyError), "with other contents .KeyError"),
     "origin lost": (altered("provenance", value=KeyError), "with other contents .KeyError"),
-    "no origin": (altered("provenance", value={}), "Expected a provenance with command, versions"),
+    "no origin": (altered("provenance", value={}), "with other contents .KeyError"),
     "no matrix": (
         altered("task_il", "accuracy_matrix", value="lost"),
         "Expected an accuracy_matrix in task_il, got none",
@@ -75,7 +107,7 @@ ALTERED = {
         altered("task_il", "accuracy_over_experiences", value=[0.5]),
         "Expected accuracy_over_experiences in task_il to be",
     ),
-    "classes": (altered("classes", 4, value=[99, 98]), "of all labels up to 99"),
+    "classes": (altered("classes", 4, value=[99, 98]), r"of shape \(100, 100\), got \(10, 10\)"),
     "classes again": (
         altered("classes", 4, value=[9, 8]),
         "Expected classes of 5 tasks, each once",
@@ -94,6 +126,73 @@ def test_an_altered_result_is_left_out_and_stops_nothing(name, tmp_path):
     found, skipped = load_results(tmp_path)
     assert [one["seed"] for one in found] == [1]
     assert list(skipped) == ["digits_naive_seed0.json"]
+
+
+def test_a_number_that_json_does_not_have_is_no_result(tmp_path):
+    path = tmp_path / "digits_naive_seed0.json"
+    path.write_text(json.dumps(altered("training_seconds", value=math.nan)))
+    assert "NaN is no number of JSON" in load_results(tmp_path)[1][path.name]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("method", ["ewc"], "Expected method to be a str, got ['ewc']"),
+        ("seed", True, "Expected seed to be a int, got True"),
+        ("seed", -3, "Expected a seed from 0 on, got -3"),
+        ("changes", {"lr": [1]}, "Expected changes to words or numbers"),
+    ],
+)
+def test_what_no_cell_is_named_with_is_left_out(name, value, reason, tmp_path):
+    path = tmp_path / "digits_naive_seed0.json"
+    save_json({**sound(), name: value}, path)
+    assert reason in load_results(tmp_path)[1][path.name]
+
+
+def analysis(method, **found):
+    """A result of an analysis, as `run` writes it."""
+    kept = {k: v for k, v in make_result(method, TWIN).items() if k not in ("class_il", "task_il")}
+    return {**kept, **found}
+
+
+NUM_TASKS = SETTINGS[TWIN].num_experiences
+PROBE = {
+    "matrix": np.full((NUM_TASKS + 2, NUM_TASKS), 0.5).tolist(),
+    "row_labels": (NUM_TASKS + 2) * ["x"],
+}
+SURFACE = {
+    "losses": {"task 1": [[1.0, 2.0]], "task 2": [[1.0, 3.0]]},
+    "x": [0.0, 1.0],
+    "y": [0.0],
+    "points": {"start": [0.0, 0.0]},
+    "losses_at_points": {"task 1": {"start": 1.0}, "task 2": {"start": 1.0}},
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "found", "change", "reason"),
+    [
+        ("linear-probe", PROBE, {"matrix": None}, "Expected matrix to be numbers of shape"),
+        ("linear-probe", PROBE, {"matrix": [[0.5]]}, "Expected matrix to be numbers of shape"),
+        ("linear-probe", PROBE, {"row_labels": []}, f"Expected {NUM_TASKS + 2} row_labels, got 0"),
+        ("loss-surface", SURFACE, {"losses": None}, "with other contents (AttributeError"),
+        ("loss-surface", SURFACE, {"x": [0.0]}, "Expected losses of task 1 to be numbers of shape"),
+        (
+            "loss-surface",
+            SURFACE,
+            {"losses": {"task 1": [[1.0, -2.0]]}},
+            "Expected losses of task 1 to be from 0 to inf",
+        ),
+        ("loss-surface", SURFACE, {"points": {}}, "Expected losses at points of task 1"),
+    ],
+)
+def test_an_altered_analysis_is_left_out(method, found, change, reason, tmp_path):
+    for seed, more in ((0, {}), (1, change)):
+        path = tmp_path / f"{TWIN}_{method}_seed{seed}.json"
+        save_json({**analysis(method, **found), **more, "seed": seed}, path)
+    kept, skipped = load_results(tmp_path)
+    assert [result["seed"] for result in kept] == [0]
+    assert reason in skipped[f"{TWIN}_{method}_seed1.json"]
 
 
 @pytest.mark.parametrize(
@@ -143,10 +242,28 @@ def test_a_schedule_that_would_be_none_or_another_is_refused(last_epochs):
         (["--set=foo"], "Expected changes such as supervised_weight=0.1, got 'foo'"),
         (["--threads", "0"], "--threads: Expected a whole number of at least 1, got 0"),
         (["--seed", "-1"], "--seed: Expected a whole number of at least 0 and at most 4294967295"),
-        (["--set=lr=abc"], "HyperparameterError: Expected hyperparameters that suit naive"),
-        (["--set=lr=-1"], "HyperparameterError: Expected hyperparameters that suit naive"),
+        (["--set=lr=abc"], "Expected lr to be a number above 0, got 'abc'"),
+        (["--set=lr=-1"], "Expected lr to be a number above 0, got -1"),
+        (["--set=lr=0"], "Expected lr to be a number above 0, got 0"),
+        (["--set=lr=true"], "Expected lr to be a number above 0, got True"),
+        (["--set=lr=0.1", "--set=lr=0.2"], "Expected one value for lr, got '0.2' as well"),
+        (["--set=ssl=mocov2", "--ssl=byol"], "Expected one value for ssl, got 'byol' as well"),
+        (["--set=momentum=2"], "Expected momentum to be a number from 0 to 1, got 2"),
+        (["--method=ewc", "--set=strength=-1"], "Expected strength to be a number from 0 on"),
+        (["--method=ewc", "--set=strength=x"], "Expected strength to be a number from 0 on"),
+        (["--ssl=mocov2", "--set=temperature=0"], "options that suit the self-supervised loss"),
+        (["--device=cpuu"], "Expected a device as torch names it, such as cpu or cuda:0, got cpuu"),
+        (["--device=meta:0", "--setting=digit"], "Did you mean 'digits'?"),
+        (["--device=xpu:7"], "Expected a device of this machine, got xpu:7"),
+        (["--method=EWK"], "Did you mean 'ewc'?"),
+        (["--method=DLCPA"], "There are dlcpa-a, dlcpa-b"),
+        (["--method=linear-probe", "--set=lrr=9"], "that linear-probe or STL has, got lrr."),
+        (
+            ["--method=loss-surface", "--set=resolution=1"],
+            "Expected `resolution` to be a whole number from 2 on, got 1",
+        ),
         (["--set=train_epochs=1"], "Expected hyperparameters that naive has, got train_epochs"),
-        (["--set=last_epochs=-5"], "from 0 to 1, got -5"),
+        (["--set=last_epochs=-5"], "Expected last_epochs to be a number from 0 on, got -5"),
     ],
 )
 def test_bad_words_of_a_run_are_answered_in_a_line(words, message, tmp_path, monkeypatch, capsys):
@@ -313,3 +430,88 @@ def test_a_seed_that_was_broken_off_does_not_decide():
         )
     ]
     assert trials.best(rows, "digits", "ewc", [0])["hyperparameters"] == {"lr": 2}
+
+
+# Folders that take no files ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["file", "/proc/nowhere"])
+def test_a_place_that_takes_no_files_is_refused_before_any_work(
+    place, tmp_path, monkeypatch, capsys
+):
+    out = tmp_path / "out" if place == "file" else place
+    if place == "file":
+        out.write_text("no folder")
+    own = ["--settings", TWIN, "--methods", "naive", "--out", str(out)]
+    for module, words in (
+        (run, ["run", "--method", "naive", "--setting", TWIN, "--out", str(out)]),
+        (compare, ["compare", *own]),
+    ):
+        monkeypatch.setattr(sys, "argv", words)
+        with pytest.raises(SystemExit) as ended:
+            module.main()
+        assert ended.value.code == 2
+        said = capsys.readouterr()
+        assert f"{out}" in said.err
+        assert "learned" not in said.out
+
+
+def test_a_folder_may_be_asked_by_many_at_once(tmp_path):
+    with ThreadPoolExecutor(8) as pool_of_threads:
+        asked = pool_of_threads.map(expect_writable, 200 * [tmp_path / "results"])
+    assert set(asked) == {tmp_path / "results"}
+    assert list((tmp_path / "results").iterdir()) == []
+
+
+def test_a_cell_whose_process_cannot_begin_fails_alone(tmp_path):
+    (tmp_path / "logs").write_text("no folder")
+    cells = [Cell("naive", TWIN, seed) for seed in range(2)]
+    reports = list(pool.run_in_processes(cells, tmp_path, jobs=1, options=[]))
+    ended = [report for several in reports for report in several]
+    assert [report.cell for report in ended] == cells
+    assert all("Error: " in report.failure for report in ended)
+
+
+def test_a_result_that_the_disk_does_not_take_is_told(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run, "save_json", full)
+    words = ["run", "--method", "naive", "--setting", TWIN, "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit, match="No space left on device"):
+        run.main()
+
+
+def test_a_report_that_cannot_be_written_is_told(tmp_path, monkeypatch, capsys):
+    save_json(sound(), tmp_path / "digits_naive_seed0.json")
+    (tmp_path / "report.md").mkdir()
+    monkeypatch.setattr(sys, "argv", ["report", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        report.main()
+    assert "report.md" in capsys.readouterr().err
+
+
+def test_a_cell_that_another_grid_has_ended_meanwhile_is_no_failure(tmp_path, monkeypatch, capsys):
+    cell = Cell("naive", TWIN)
+
+    def elsewhere(cells, *_):
+        save_json(run.run_cell(cell), result_path(cell, tmp_path))
+        return dict.fromkeys(cells, "at work elsewhere")
+
+    monkeypatch.setattr(compare, "run_grid", elsewhere)
+    words = ["compare", "--methods", "naive", "--settings", TWIN, "--seeds", "0"]
+    monkeypatch.setattr(sys, "argv", [*words, "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        compare.main()
+    assert ended.value.code == 0
+    assert "1 run, 0 failed, 0 skipped" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["[]", '{"digits": {"naive": {}}}', '{"digits": 3}', "{"])
+def test_chosen_values_that_were_altered_are_told(content, tmp_path, monkeypatch):
+    path = tmp_path / "hyperparameters.json"
+    path.write_text(content)
+    monkeypatch.setattr(hyperparameters, "CHOSEN", path)
+    with pytest.raises(ValueError, match="to hold all values chosen, got a file cut short or alt"):
+        hyperparameters.hyperparameters_of("naive", "digits")

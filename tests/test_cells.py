@@ -95,7 +95,7 @@ def test_every_setting_has_a_twin_at_every_scale(scale):
         if not name.startswith(("lab", "digits")):
             twin = SETTINGS[at_scale(name, scale)]
             assert (twin.num_experiences == SETTINGS[name].num_experiences) or scale == "digits"
-    with pytest.raises(ValueError, match="Expected `scale` to be one of paper, lab, digits, got"):
+    with pytest.raises(ValueError, match=r"got 'pocket'\. There are paper, lab, digits"):
         at_scale("tiny-10", "pocket")
 
 

@@ -26,7 +26,10 @@ def test_methods_come_in_our_order_with_their_place_in_the_paper():
         ("2. (a) without SSL", "40.00", "27.93 ± 1.5", "3"),
         ("3. DER++", "30.00", "36.52 ± 2.0", "2"),
     ]
-    assert class_il.notes == ("2 of 3 pairs of methods stand in the paper's order.",)
+    order, scale = class_il.notes
+    assert order == "2 of 3 pairs of methods stand in the paper's order."
+    assert scale.startswith("Lab scale: 100 images a class")
+    assert scale.endswith("not comparable with the published numbers.")
     assert [row.label.partition(" ")[2] for row in task_il.rows] == [
         "DER++", "EWC", "(a) without SSL",
     ]  # fmt: skip

@@ -16,6 +16,7 @@ from benchmarks.hyperparameters import CHOSEN, PUBLISHED
 from benchmarks.origin import commit
 from benchmarks.pool import Progress, run_in_processes
 from benchmarks.settings import SETTINGS
+from benchmarks.trials import expect_as_many_seeds
 from benchmarks.whole_files import save_json
 
 TWIN = "digits-cifar100-10"
@@ -236,9 +237,22 @@ def test_ctrl_c_while_tuning_says_how_to_go_on(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tune, "tune", stopped)
-    monkeypatch.setattr(sys, "argv", ["tune", "--setting", "digits", "--methods", "naive"])
+    monkeypatch.setattr(sys, "argv", ["tune", "--setting", "digits", "--methods", "packnet"])
     with pytest.raises(SystemExit, match="has what was tried, and the same command goes on"):
         tune.main()
+
+
+def test_a_choice_by_several_seeds_is_not_replaced_by_one_of_fewer(monkeypatch, capsys):
+    before = CHOSEN.read_text()
+    assert json.loads(before)["digits"]["naive"]["seeds"] == [0, 1, 2]
+    monkeypatch.setattr(sys, "argv", ["tune", "--setting", "digits", "--methods", "naive"])
+    with pytest.raises(SystemExit):
+        tune.main()
+    said = capsys.readouterr().err
+    assert "Expected --seeds 0 1 2, by which the values of naive in digits" in said
+    assert CHOSEN.read_text() == before
+    expect_as_many_seeds("digits", ["naive"], [2, 1, 0])
+    expect_as_many_seeds("digits", ["packnet"], [0])
 
 
 def test_finalists_alone_are_tried_with_further_seeds(tmp_path, monkeypatch):
