@@ -1,10 +1,10 @@
 """What `benchmarks.tune` tries, on the validation split: setting -> method -> grids.
 
-At the lab scale of the comparison (`lab-cifar100-10`), every method has eight combinations, with
-the schedule of DLCPA, whose learning rates fall to a tenth for the last epoch of a task; Naive and
-EWC with a head a task have been tried without it alone. DLCPA with the crops and the queue of the
-authors' runs (`lab-cifar100-10-small-crops`) has eight, too. On digits all have that schedule, and
-at the scale of the paper that of the authors' runs.
+At the lab scale of the comparison (`lab-cifar100-10`), every method has eight combinations, and
+with twice the images a class (`lab-cifar100`) four, all with the schedule of DLCPA, whose
+learning rates fall to a tenth for the last epoch of a task. DLCPA with the crops and the queue of
+the authors' runs (`lab-cifar100-10-small-crops`) has eight, too. On digits all have that schedule,
+and at the scale of the paper that of the authors' runs.
 DLCPA's weight of the supervised loss is searched on digits, and the paper's elsewhere.
 """
 
@@ -101,6 +101,7 @@ _LAB = {
             "icarl",
             "agem",
             "naive",
+            "naive-heads",
         )
     },
     "stl-me-finetuned": [
@@ -112,7 +113,7 @@ _LAB = {
     "der++": [{"lr": [0.02, 0.05], "alpha": [0.1], "beta": [0.5, 1.0, 2.0, 4.0]}],
     **{
         name: [{"lr": [0.05, 0.1], "strength": [0.001, 0.01, 0.1, 1.0]}]
-        for name in ("ewc", "mas", "si")
+        for name in ("ewc", "ewc-heads", "mas", "si")
     },
     **{
         name: [{"lr": [0.02, 0.05], "strength": [1.0, 3.0, 10.0, 30.0]}]
@@ -121,11 +122,6 @@ _LAB = {
     "packnet": [{"lr": [0.03, 0.05, 0.1, 0.2], "post_prune_share": [0.2, 0.4]}],
 }
 
-# Not tuned with the schedule of DLCPA yet: what was tried without it.
-_WITHOUT_SCHEDULE: dict[str, list[Grid]] = {
-    "naive-heads": [{"lr": _RATES}],
-    "ewc-heads": [{"lr": [0.05, 0.1], "strength": [0.01, 0.03, 0.1, 1.0]}],
-}
 _DIGITS: dict[str, list[Grid]] = {
     "naive": [{"lr": [0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1]}],
     "ewc": [{"lr": [0.003, 0.01, 0.03], "strength": [1e2, 1e4, 1e6]}],
@@ -157,16 +153,14 @@ GRIDS: dict[str, dict[str, list[Grid]]] = {
             }
         ],
     },
-    "lab-cifar100": {  # not tuned with the schedule yet
-        "naive": [{"lr": [0.01, 0.02, 0.05, 0.1]}],
-        "ewc": [
-            {"lr": [0.02], "strength": [1.0, 10.0, 100.0]},
-            {"lr": [0.05], "strength": [0.3, 1.0]},
-        ],
-        "lwf": [
-            {"lr": [0.02], "strength": [1.0, 3.0, 10.0, 30.0]},
-            {"lr": [0.05], "strength": [1.0, 3.0]},
-        ],
+    "lab-cifar100": {
+        **_with_schedule(
+            {
+                "naive": [{"lr": [0.02, 0.05, 0.1, 0.2]}],
+                "ewc": [{"lr": [0.05, 0.1], "strength": [0.1, 1.0]}],
+                "lwf": [{"lr": [0.02, 0.05], "strength": [3.0, 10.0]}],
+            }
+        ),
         "dlcpa-mocov2": [
             {"lr": [0.005, 0.01, 0.02], "classifier_lr": [0.05], "queue_size": [1024]},
             {"lr": [0.01], "classifier_lr": [0.1], "queue_size": [1024]},
@@ -178,7 +172,6 @@ GRIDS: dict[str, dict[str, list[Grid]]] = {
     },
     "lab-cifar100-10": {
         **_with_schedule(_LAB),
-        **_WITHOUT_SCHEDULE,
         **_lab_dlcpa(1024),
     },
     "lab-cifar100-10-small-crops": {"dlcpa-mocov2": _lab_dlcpa(65_536)["dlcpa-mocov2"]},
