@@ -29,7 +29,7 @@ def expect_known(kind: str, name: str, known: Iterable[str]) -> str:
         return name
     word, low = name.lower(), {one.lower(): one for one in known}
     near = (
-        difflib.get_close_matches(word, low, n=1, cutoff=0.9)
+        difflib.get_close_matches(word, low, n=1, cutoff=0.85)
         or [one for one in low if one.startswith(word)]
         or difflib.get_close_matches(word, low, n=1, cutoff=0.5)
     )
