@@ -15,7 +15,7 @@ from matplotlib.patheffects import withStroke
 from numpy.typing import ArrayLike
 
 from avalanche_dlcpa.accuracy_matrix import check_fractions
-from avalanche_dlcpa.plots import _font_size, _new_axes, _print_values
+from avalanche_dlcpa.plot_style import font_size, new_axes, print_values
 
 __all__ = ["loss_levels", "plot_linear_probe", "plot_loss_surface"]
 
@@ -50,17 +50,17 @@ def plot_linear_probe(
     percent = 100 * _check_rows(accuracies, row_labels)
     num_rows, num_tasks = percent.shape
     if ax is None:
-        ax = _new_axes(width=2.6 + 0.48 * num_tasks, height=1.2 + 0.48 * num_rows)
+        ax = new_axes(width=2.6 + 0.48 * num_tasks, height=1.2 + 0.48 * num_rows)
     image = ax.imshow(percent, cmap="cividis", vmin=0, vmax=100)
     ax.figure.colorbar(image, ax=ax, label="linear-probe accuracy (%)")
     ax.set(xlabel="images of task", ylabel="feature extractor")
     cells = max(num_rows, num_tasks)
-    size = _font_size(ax, num_tasks=cells, num_characters=len(str(num_tasks)))
+    size = font_size(ax, num_tasks=cells, num_characters=len(str(num_tasks)))
     ax.set_xticks(range(num_tasks), [str(task + 1) for task in range(num_tasks)], fontsize=size)
     ax.set_yticks(range(num_rows), row_labels, fontsize=size)
     if num_tasks < num_rows:
         ax.axhline(num_tasks - 0.5, color="white", linewidth=3)
-    _print_values(ax, percent, cmap=image.get_cmap())
+    print_values(ax, percent, cmap=image.get_cmap())
     return ax
 
 
@@ -127,7 +127,7 @@ def plot_loss_surface(
     values, x, y = _check_surface(losses, x, y)
     levels = loss_levels(values) if levels is None else np.asarray(levels, dtype=float)
     if ax is None:
-        ax = _new_axes(width=5.6, height=4.4)
+        ax = new_axes(width=5.6, height=4.4)
     norm = BoundaryNorm(levels, ncolors=256, extend="both")
     drawn = np.ma.masked_invalid(values)
     contours = ax.contourf(x, y, drawn, levels, cmap="viridis", norm=norm, extend="both")

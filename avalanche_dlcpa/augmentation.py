@@ -5,6 +5,7 @@ Shapes are static, there is no loop over images, and nothing waits for the devic
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -220,3 +221,15 @@ def _second_difference(like: Tensor) -> Tensor:
 
 def _per_image(values: Tensor) -> Tensor:
     return values.view(-1, 1, 1, 1)
+
+
+def per_channel(values: Sequence[float], *, like: Tensor) -> Tensor:
+    """Constants of the channels, (C, 1, 1), on the device of a tensor.
+
+    They are filled there, as a copy from the host would wait.
+
+    Example:
+        >>> per_channel([0.5, 0.25], like=torch.rand(1)).shape
+        torch.Size([2, 1, 1])
+    """
+    return torch.cat([like.new_full((1, 1, 1), value) for value in values])

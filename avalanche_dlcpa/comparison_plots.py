@@ -14,7 +14,13 @@ from matplotlib.colors import PowerNorm
 from numpy.typing import ArrayLike
 
 from avalanche_dlcpa.accuracy_matrix import check_fractions
-from avalanche_dlcpa.plots import _COLOURS, _check_curve, _line_look, _new_axes, check_deviations
+from avalanche_dlcpa.plot_style import (
+    COLOURS,
+    check_curve,
+    check_deviations,
+    line_look,
+    new_axes,
+)
 
 __all__ = ["plot_bars", "plot_confusion_matrix", "plot_sensitivity"]
 
@@ -54,7 +60,7 @@ def plot_confusion_matrix(
             f"{fractions.shape}."
         )
     if ax is None:
-        ax = _new_axes(width=5.4, height=4.4)
+        ax = new_axes(width=5.4, height=4.4)
     norm = PowerNorm(0.5, vmin=0, vmax=100)
     image = ax.imshow(100 * fractions, cmap="cividis", norm=norm, interpolation="nearest")
     ticks = [0, 1, 5, 10, 25, 50, 100]
@@ -109,8 +115,8 @@ def plot_sensitivity(
             f"Expected `weights` to be at least one, rising and not negative, got {list(weights)}."
         )
     if ax is None:
-        ax = _new_axes(width=4.8, height=3.6)
-    percents = {name: 100 * _check_curve(name, curve) for name, curve in curves.items()}
+        ax = new_axes(width=4.8, height=3.6)
+    percents = {name: 100 * check_curve(name, curve) for name, curve in curves.items()}
     widths = check_deviations(deviations or {}, percents)
     for i, (name, percent) in enumerate(percents.items()):
         if percent.shape != places.shape:
@@ -118,7 +124,7 @@ def plot_sensitivity(
                 f"Expected `curves[{name!r}]` to be of shape {places.shape}, one a weight, got "
                 f"{percent.shape}."
             )
-        ax.errorbar(places, percent, yerr=widths.get(name), label=name, capsize=3, **_line_look(i))
+        ax.errorbar(places, percent, yerr=widths.get(name), label=name, capsize=3, **line_look(i))
     smallest = np.min(places[places > 0], initial=places[-1] or 1.0)
     ax.set_xscale("symlog", linthresh=smallest)  # 0 lies one decade below the smallest
     ax.set_xticks(places, [f"{weight:g}" for weight in places])
@@ -162,7 +168,7 @@ def plot_bars(
     if lengths.size == 0 or (lengths < 0).any():
         raise ValueError(f"Expected `values` to be at least one, none negative, got {values}.")
     if ax is None:
-        ax = _new_axes(width=5.6, height=0.8 + 0.28 * len(lengths))
+        ax = new_axes(width=5.6, height=0.8 + 0.28 * len(lengths))
     longest = np.nanmax(lengths, initial=0.0)
     for i, (name, length) in enumerate(values.items()):
         hatch = "////" if name in hatched else None
@@ -172,7 +178,7 @@ def plot_bars(
             length,
             xerr=width or None,
             height=0.7,
-            color=_COLOURS[0],
+            color=COLOURS[0],
             edgecolor="white",
             hatch=hatch,
             linewidth=0,

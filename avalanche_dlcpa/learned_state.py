@@ -13,7 +13,7 @@ from avalanche_dlcpa.arguments import plain_options
 from avalanche_dlcpa.gaussian_plugin import GaussianClassifierPlugin
 from avalanche_dlcpa.model_head import HeadStart
 from avalanche_dlcpa.snapshot import NoPlainStateError, capture, restore
-from avalanche_dlcpa.stable_file import checksum_of
+from avalanche_dlcpa.stable_file import checksum_of_tensors
 
 _OF_ANY_MODULE = frozenset(vars(nn.Module()))  # its layers, and whether it is in training
 
@@ -107,7 +107,10 @@ def fingerprint_of(strategy: DLCPAStrategy) -> dict[str, Any]:
         "optimizer": [type(strategy.optimizer).__name__, groups],
         "ssl": plain_options(strategy.ssl),
         "views": plain_options(strategy.views),
-        "criterion": [*plain_options(strategy._criterion), _digest_of(strategy._criterion)],
+        "criterion": [
+            *plain_options(strategy._criterion),
+            _checksum_of_criterion(strategy._criterion),
+        ],
         "supervised_weight": float(strategy.supervised_weight),
         "precision": strategy.precision,
         "image_cache_bytes": float(strategy.image_cache_bytes),
@@ -141,10 +144,10 @@ def _options_of(plugin: Any) -> list[Any]:
     return plain_options(plugin) if is_own else [type(plugin).__qualname__]
 
 
-def _digest_of(criterion: Any) -> str:
+def _checksum_of_criterion(criterion: Any) -> str:
     """Of its tensors, such as weights of classes."""
     state = _state_of(criterion) or {}
-    return checksum_of({k: v for k, v in state.items() if isinstance(v, Tensor)})
+    return checksum_of_tensors({k: v for k, v in state.items() if isinstance(v, Tensor)})
 
 
 def _users_parts(strategy: DLCPAStrategy) -> dict[str, Any]:

@@ -5,27 +5,27 @@ With `ax=None` each function draws on a new `matplotlib.figure.Figure` of its ow
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import Colormap
-from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from numpy.typing import ArrayLike
 
-from avalanche_dlcpa.accuracy_matrix import check_accuracy_matrix, check_fractions
+from avalanche_dlcpa.accuracy_matrix import check_accuracy_matrix
+from avalanche_dlcpa.plot_style import (
+    check_curve,
+    check_deviations,
+    font_size,
+    line_look,
+    new_axes,
+    print_values,
+)
 
 __all__ = [
     "plot_accuracy_matrix",
     "plot_accuracy_over_experiences",
     "plot_task_accuracies_over_experiences",
 ]
-
-# Okabe and Ito's colours, which colour-blind readers tell apart, less yellow: too pale for a line.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
-_LINE_STYLES = ("-", "--", ":", "-.")
 
 
 def plot_accuracy_matrix(
@@ -52,18 +52,18 @@ def plot_accuracy_matrix(
     percent = 100 * check_accuracy_matrix(accuracies)
     num_tasks = len(percent)
     if ax is None:
-        ax = _new_axes(width=2.2 + 0.48 * num_tasks, height=1.6 + 0.42 * num_tasks)
+        ax = new_axes(width=2.2 + 0.48 * num_tasks, height=1.6 + 0.42 * num_tasks)
     image = ax.imshow(percent, cmap="cividis", vmin=0, vmax=100)
     ax.figure.colorbar(image, ax=ax, label="accuracy (%)")
     ticks = range(num_tasks)
     labels = [str(task + 1) for task in ticks]
     ax.set(xlabel="task", ylabel="after learning task")
-    size = _font_size(ax, num_tasks=num_tasks, num_characters=len(labels[-1]))
+    size = font_size(ax, num_tasks=num_tasks, num_characters=len(labels[-1]))
     ax.set_xticks(ticks, labels, fontsize=size)
     ax.set_yticks(ticks, labels, fontsize=size)
     if title is not None:
         ax.set_title(title)
-    _print_values(ax, percent, cmap=image.get_cmap())
+    print_values(ax, percent, cmap=image.get_cmap())
     return ax
 
 
@@ -99,13 +99,13 @@ def plot_accuracy_over_experiences(
     """
     if not curves:
         raise ValueError(f"Expected `curves` to be at least one curve, got {curves}.")
-    percents = {name: 100 * _check_curve(name, curve) for name, curve in curves.items()}
+    percents = {name: 100 * check_curve(name, curve) for name, curve in curves.items()}
     widths = check_deviations(deviations or {}, percents)
     if ax is None:
-        ax = _new_axes(width=6.8, height=3.6)
+        ax = new_axes(width=6.8, height=3.6)
     for i, (name, percent) in enumerate(percents.items()):
         learned = np.arange(1, len(percent) + 1)
-        (line,) = ax.plot(learned, percent, label=name, **_line_look(i))
+        (line,) = ax.plot(learned, percent, label=name, **line_look(i))
         if name in widths:
             low, high = percent - widths[name], percent + widths[name]
             ax.fill_between(learned, low, high, color=line.get_color(), alpha=0.15, lw=0, zorder=1)
@@ -143,10 +143,10 @@ def plot_task_accuracies_over_experiences(
     percent = 100 * check_accuracy_matrix(accuracies)
     num_tasks = len(percent)
     if ax is None:
-        ax = _new_axes(width=3.2 + 0.16 * num_tasks, height=3.6)
+        ax = new_axes(width=3.2 + 0.16 * num_tasks, height=3.6)
     for task in range(num_tasks):
         learned, drawn = np.arange(task + 1, num_tasks + 1), percent[task:, task]
-        label, look = f"task {task + 1}", {**_line_look(task), "markersize": 3.5}
+        label, look = f"task {task + 1}", {**line_look(task), "markersize": 3.5}
         (line,) = ax.plot(learned, drawn, label=label, linewidth=1.2, **look)
         if not np.isnan(drawn[0]):
             ax.annotate(
@@ -167,71 +167,3 @@ def plot_task_accuracies_over_experiences(
     if title is not None:
         ax.set_title(title)
     return ax
-
-
-def _new_axes(*, width: float, height: float) -> Axes:
-    return Figure(figsize=(width, height), layout="constrained").subplots()
-
-
-def _print_values(ax: Axes, percent: np.ndarray, *, cmap: Colormap) -> None:
-    """Write each value into its cell, as large as the cell allows."""
-    num_tasks = len(percent)
-    pattern = "{:.1f}" if num_tasks <= 10 else "{:.0f}"
-    size = _font_size(ax, num_tasks=num_tasks, num_characters=len(pattern.format(100)))
-    for (i, j), value in np.ndenumerate(percent):
-        if not np.isnan(value):
-            colour = _readable_on(cmap(value / 100))
-            text = pattern.format(value)
-            ax.text(j, i, text, ha="center", va="center", color=colour, fontsize=size)
-
-
-def _font_size(ax: Axes, *, num_tasks: int, num_characters: int) -> float:
-    """Points at which so many characters fit into a cell, at most 10."""
-    box = ax.get_window_extent()
-    cell = 72 / ax.figure.dpi * min(box.width, box.height) / num_tasks
-    # A digit is about 0.6 of the font size wide, and some air belongs around the number.
-    return min(10.0, cell / (0.7 * num_characters))
-
-
-def _readable_on(background: tuple[float, float, float, float]) -> str:
-    """Black or white, whichever contrasts more (WCAG 2 relative luminance)."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in background[:3]]
-    luminance = float(np.dot([0.2126, 0.7152, 0.0722], linear))
-    return "black" if luminance > 0.179 else "white"
-
-
-def _line_look(i: int) -> dict[str, Any]:
-    """Look of the i-th line: colour, marker and line style never repeat together in 70 lines."""
-    return {
-        "color": _COLOURS[i % len(_COLOURS)],
-        "marker": _MARKERS[i % len(_MARKERS)],
-        "linestyle": _LINE_STYLES[i // len(_COLOURS) % len(_LINE_STYLES)],
-        "markersize": 5,
-    }
-
-
-def _check_curve(name: str, curve: ArrayLike) -> np.ndarray:
-    fractions = check_fractions(curve, name=f"curves[{name!r}]")
-    if fractions.ndim != 1 or fractions.size == 0:
-        raise ValueError(
-            f"Expected `curves[{name!r}]` to be of shape (T,) with T >= 1, got {fractions.shape}; "
-            "average over seeds first."
-        )
-    return fractions
-
-
-def check_deviations(
-    deviations: Mapping[str, ArrayLike], percents: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """The deviations in percent, by the name of their curve."""
-    widths = {}
-    for name, deviation in deviations.items():
-        width = 100 * check_fractions(deviation, name=f"deviations[{name!r}]")
-        if name not in percents or width.shape != percents[name].shape:
-            wanted = percents[name].shape if name in percents else "of a curve"
-            raise ValueError(
-                f"Expected `deviations[{name!r}]` to be {wanted}, as the curve of this name is, "
-                f"got {width.shape}."
-            )
-        widths[name] = width
-    return widths

@@ -77,7 +77,7 @@ def random_states(device: torch.device) -> dict[str, Any]:
     }
 
 
-def digest_of(states: dict[str, Any]) -> str:
+def digest_of_states(states: dict[str, Any]) -> str:
     """A word that tells random states from others."""
     digest = hashlib.blake2b(digest_size=8)
     for name in ("python", "numpy", "torch"):

@@ -19,12 +19,12 @@ from avalanche.training.templates import SupervisedTemplate
 
 from avalanche_dlcpa.checkpoint import CheckpointFolder, State
 from avalanche_dlcpa.files import first_line
-from avalanche_dlcpa.random_states import digest_of, random_states, set_random_states
+from avalanche_dlcpa.random_states import digest_of_states, random_states, set_random_states
 from avalanche_dlcpa.run_record import (
     Call,
     RestOfEpoch,
     RunRecord,
-    checksum_of,
+    checksum_of_labels,
     evaluation_of,
     expect_same,
     training_of,
@@ -98,7 +98,7 @@ class ResumableTemplate(SupervisedTemplate):
             every_epochs=every_epochs,
             every_seconds=None if every_minutes is None else 60 * every_minutes,
             fingerprint=plain(self.fingerprint(), "the strategy"),
-            start=digest_of(random_states(self.device)),
+            start=digest_of_states(random_states(self.device)),
             objects=_objects_of(plugins),
         )
         run.folder.lock()
@@ -266,7 +266,7 @@ class ResumableTemplate(SupervisedTemplate):
         if run is None or run.every_seconds is None:
             return
         if time.monotonic() - run.last_write >= run.every_seconds:
-            self._write(run, self._position(run, checksum_of(labels)))
+            self._write(run, self._position(run, checksum_of_labels(labels)))
 
     def _after_training_exp(self, **kwargs: Any) -> None:
         self._stop_training = False  # who asked for it in the last epoch has had their will

@@ -156,7 +156,7 @@ class RestOfEpoch:
         batches = iter(self.loader)
         for _ in range(self.position["iteration"]):
             batch = next(batches)
-        if checksum_of(batch[1]) != self.position["labels"]:
+        if checksum_of_labels(batch[1]) != self.position["labels"]:
             raise ValueError(
                 "Expected the stream to deliver the samples of the checkpoint in their order, got "
                 "others: pass the same stream, batch size and loader arguments as before."
@@ -188,7 +188,7 @@ def evaluation_of(exp_list: Any) -> str:
     )
 
 
-def checksum_of(labels: Any) -> int:
+def checksum_of_labels(labels: Any) -> int:
     """A number that tells the labels (B,) of a mini-batch from those of another."""
     return zlib.crc32(labels.cpu().numpy().tobytes())
 

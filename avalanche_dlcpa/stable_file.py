@@ -88,7 +88,7 @@ def write_stable(path: str | os.PathLike[str], tensors: Tensors, info: StableInf
     path = Path(path)
     metadata = {name: json.dumps(value) for name, value in dataclasses.asdict(info).items()}
     metadata |= {"producer": PRODUCER, "format_version": FORMAT_VERSION}
-    metadata["checksum"] = checksum_of(tensors, metadata)
+    metadata["checksum"] = checksum_of_tensors(tensors, metadata)
     data = safetensors.torch.save(tensors, metadata)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -125,7 +125,7 @@ def read_stable(path: str | os.PathLike[str]) -> tuple[Tensors, StableInfo]:
             "with the version of avalanche-dlcpa that wrote it, or export the model again with "
             "this one."
         )
-    if metadata.pop("checksum", None) != checksum_of(tensors, metadata):
+    if metadata.pop("checksum", None) != checksum_of_tensors(tensors, metadata):
         raise _refusal(path, "a file that was altered: its checksum is not that of its content")
     try:
         return tensors, _info_of(metadata)
@@ -141,7 +141,7 @@ def _refusal(path: str | os.PathLike[str], problem: str) -> ValueError:
     )
 
 
-def checksum_of(tensors: Tensors, metadata: dict[str, str] | None = None) -> str:
+def checksum_of_tensors(tensors: Tensors, metadata: dict[str, str] | None = None) -> str:
     """Checksum of tensors, their names, types and shapes, and of text about them."""
     digest = hashlib.blake2b(json.dumps(sorted((metadata or {}).items())).encode(), digest_size=16)
     for name, tensor in sorted(tensors.items()):

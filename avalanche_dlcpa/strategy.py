@@ -62,7 +62,7 @@ from avalanche_dlcpa.schedules import ExperienceSchedule, SchedulerFactory
 from avalanche_dlcpa.seeded_loader import seeded
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
 from avalanche_dlcpa.self_supervised.head import expect_unbuilt, expect_wide, own_
-from avalanche_dlcpa.stable_file import checksum_of
+from avalanche_dlcpa.stable_file import checksum_of_tensors
 from avalanche_dlcpa.stable_loading import (
     expect_trained,
     load_classifiers_,
@@ -311,7 +311,7 @@ class DLCPAStrategy(ResumableTemplate):
         load_features_(model, loaded, info.head)
         strategy = cls(model=model, optimizer=optimizer, head=info.head, **arguments)
         load_classifiers_(strategy.model, loaded, info)
-        strategy._from_stable = checksum_of(tensors_of(loaded))
+        strategy._from_stable = checksum_of_tensors(tensors_of(loaded))
         return strategy
 
     # Start of an experience ---------------------------------------------------------------------

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
+from avalanche_dlcpa.augmentation import per_channel
+
 Padding = tuple[int, int, int, int]
 
 
@@ -41,7 +43,7 @@ class Normalize:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalised images (B, C, H, W)."""
-        return (x - _per_channel(self.mean, like=x)).div_(_per_channel(self.std, like=x))
+        return (x - per_channel(self.mean, like=x)).div_(per_channel(self.std, like=x))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,8 +191,3 @@ def _random_crop(transform: v1.RandomCrop | v2.RandomCrop) -> RandomCrop:
     else:
         left, top, right, bottom = padding * (4 // len(padding))
     return RandomCrop((transform.size[0], transform.size[1]), (left, top, right, bottom))
-
-
-def _per_channel(values: tuple[float, ...], *, like: Tensor) -> Tensor:
-    # filled on the device, as a copy from the host would wait
-    return torch.cat([like.new_full((1, 1, 1), value) for value in values])

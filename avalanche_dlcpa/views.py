@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from avalanche_dlcpa.augmentation import NUM_DRAWS, augment
+from avalanche_dlcpa.augmentation import NUM_DRAWS, augment, per_channel
 from avalanche_dlcpa.normalization import find_normalization
 
 MIN_SIZE = 8
@@ -130,8 +130,8 @@ class PaperViews:
         _check_images(x)
         # half precision is too coarse for colours; one batch of both views saves operations
         images = x.to(torch.promote_types(x.dtype, torch.float32))
-        mean = _per_channel(self.mean, like=images, name="mean")
-        std = _per_channel(self.std, like=images, name="std")
+        mean = _checked_channels(self.mean, like=images, name="mean")
+        std = _checked_channels(self.std, like=images, name="std")
         pixels = (images * std + mean).repeat(2, 1, 1, 1)
         uniform = torch.rand(NUM_DRAWS, len(pixels), dtype=pixels.dtype, device=pixels.device)
         views = augment(pixels, uniform=uniform, min_crop_area=self.min_crop_area)
@@ -156,14 +156,13 @@ def checked_views(views: Any, num_views: int, batch_size: int) -> Sequence[Tenso
     return views[:num_views]
 
 
-def _per_channel(values: tuple[float, ...], *, like: Tensor, name: str) -> Tensor:
+def _checked_channels(values: tuple[float, ...], *, like: Tensor, name: str) -> Tensor:
     if len(values) not in (1, like.shape[1]):
         raise ValueError(
             f"Expected `{name}` to be one number or one for each channel of `x`, got {len(values)} "
             f"for {like.shape[1]}; pass `views=PaperViews(mean=..., std=...)` for these images"
         )
-    # filled on the device, as a copy from the host would wait
-    return torch.cat([like.new_full((1, 1, 1), value) for value in values])
+    return per_channel(values, like=like)
 
 
 def _to_constants(values: Sequence[float], *, name: str) -> tuple[float, ...]:

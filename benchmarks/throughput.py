@@ -31,7 +31,7 @@ from benchmarks.origin import origin_of
 from benchmarks.phases import PHASES
 from benchmarks.run import add_run_arguments
 from benchmarks.throughput_setup import LAYOUTS, NETWORKS, make_strategy, one_experience
-from benchmarks.timing import Stopwatch
+from benchmarks.timing import EpochTimer
 from benchmarks.whole_files import save_json
 
 QUICK = {
@@ -84,7 +84,7 @@ def measure(
     gc.collect()
     reset_peak(device)
     seed_everything(0)
-    stopwatch = Stopwatch(rounds)
+    stopwatch = EpochTimer(rounds)
     strategy = make_strategy(
         head=head,
         network=network,

@@ -24,7 +24,7 @@ from benchmarks.phases import REST, Phases, watched
 NUM_PASSES = {"none": (1, 0), "mocov2": (1, 1), "byol": (2, 2)}
 
 
-class Stopwatch(SupervisedPlugin):
+class EpochTimer(SupervisedPlugin):
     """Times epochs without the unavoidable passes that it adds; the last epoch by phase.
 
     A CPU may be faster in one second than in the next: there the passes of an iteration come right

@@ -10,7 +10,7 @@ import torch
 from helpers import Bomb, small_disk
 from safetensors import safe_open
 
-from avalanche_dlcpa.stable_file import StableInfo, checksum_of, read_stable, write_stable
+from avalanche_dlcpa.stable_file import StableInfo, checksum_of_tensors, read_stable, write_stable
 
 INFO = StableInfo(
     labels=(0, 1, 7),
@@ -58,7 +58,7 @@ def forge(path, state, **changes):
     metadata = {name: json.dumps(value) for name, value in dataclasses.asdict(INFO).items()}
     metadata |= {"producer": "avalanche-dlcpa", "format_version": "1", **changes}
     metadata = {name: text for name, text in metadata.items() if text is not None}
-    metadata["checksum"] = checksum_of(state, metadata)
+    metadata["checksum"] = checksum_of_tensors(state, metadata)
     path.write_bytes(safetensors.torch.save(state, metadata))
 
 

@@ -14,7 +14,7 @@ from benchmarks.growth import with_classes
 from benchmarks.phases import PHASES, REST, Phases, watched
 from benchmarks.throughput import FIGURES, TABLE, main, measure, table
 from benchmarks.throughput_setup import images_per_class, one_experience
-from benchmarks.timing import Stopwatch, seconds_of_passes, unavoidable_passes
+from benchmarks.timing import EpochTimer, seconds_of_passes, unavoidable_passes
 
 
 def count_images(strategy, counts):
@@ -68,7 +68,7 @@ def test_passes_come_after_each_iteration_and_count_as_none_of_it(monkeypatch):
         return 0.2
 
     monkeypatch.setattr(timing, "seconds_of_passes", pass_for_long)
-    stopwatch = Stopwatch(rounds=2)
+    stopwatch = EpochTimer(rounds=2)
     probe = Probe(before_training_iteration=lambda strategy: events.append("iteration"))
     strategy = strategy_of(SmallCNN(), plugins=[stopwatch, probe], train_epochs=stopwatch.epochs)
     strategy.train(nc_stream(per_class=16).train_stream[0])
