@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from avalanche_dlcpa.alignment import ClassifierAlignment
 from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
+from avalanche_dlcpa.divergence import BuffersGuard
 from avalanche_dlcpa.experiences import classes_of, task_label_of, task_labels_in
-from avalanche_dlcpa.model_head import find_head, linear_of, watch_answer_
+from avalanche_dlcpa.model_head import find_head, linear_of
+from avalanche_dlcpa.model_watch import watch_answer_
 from avalanche_dlcpa.schedules import SchedulerFactory
-from avalanche_dlcpa.training_guards import BuffersGuard, expect_one_by_one
+from avalanche_dlcpa.training_guards import expect_one_by_one
 
 
 class ClassifierAlignmentPlugin(SupervisedPlugin):

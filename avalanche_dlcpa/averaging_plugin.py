@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from avalanche_dlcpa.averaging import EMA_DECAY, ParameterAverage
 from avalanche_dlcpa.batch_norm import copy_buffers_, recalibrate_batch_norm_
 from avalanche_dlcpa.model_copy import expect_copyable
+from avalanche_dlcpa.random_states import preserved_random_states
 from avalanche_dlcpa.training_guards import (
     evaluate_at_end_,
     expect_one_by_one,
     expect_one_strategy,
     expect_whole_experience,
-    preserved_random_states,
 )
 
 

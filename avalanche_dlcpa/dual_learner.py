@@ -15,6 +15,7 @@ from avalanche.models import DynamicModule
 from torch import Tensor, nn
 
 from avalanche_dlcpa.batch_norm import batch_norms, batch_statistics
+from avalanche_dlcpa.divergence import all_finite
 from avalanche_dlcpa.experiences import classes_of, task_label_of
 from avalanche_dlcpa.model_copy import expect_copyable
 from avalanche_dlcpa.model_head import detach_head, find_head
@@ -27,7 +28,6 @@ from avalanche_dlcpa.stable_model import (
     tensors_of,
 )
 from avalanche_dlcpa.task_classifiers import TaskClassifiers, frozen_classifiers
-from avalanche_dlcpa.training_guards import all_finite
 
 BN_STATISTICS = ("running", "recalibrated", "batch")
 

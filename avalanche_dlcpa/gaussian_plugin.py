@@ -21,14 +21,11 @@ from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.experiences import task_label_of, task_labels_in
 from avalanche_dlcpa.frozen_extractor import FrozenExtractor, experience_statistics
 from avalanche_dlcpa.gaussian import followed, linear_discriminants, shrinkage_of
-from avalanche_dlcpa.model_head import find_head, watch_answer_
+from avalanche_dlcpa.model_head import find_head
+from avalanche_dlcpa.model_watch import watch_answer_
+from avalanche_dlcpa.random_states import preserved_random_states
 from avalanche_dlcpa.task_classifiers import TaskClassifiers, frozen_classifiers
-from avalanche_dlcpa.training_guards import (
-    evaluate_at_end_,
-    expect_one_by_one,
-    expect_one_strategy,
-    preserved_random_states,
-)
+from avalanche_dlcpa.training_guards import evaluate_at_end_, expect_one_by_one, expect_one_strategy
 
 # The best of 35 combinations on the validation split of real CIFAR-100 (DLCPA with MoCoV2, 10 tasks
 # of 10 classes, D = 128, three seeds), on average over statistics of 5, 12, 45 and all 200 images a

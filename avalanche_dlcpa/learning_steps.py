@@ -13,17 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from avalanche_dlcpa.classifier_scope import ClassifierScope
-from avalanche_dlcpa.dual_learner import checked_features
-from avalanche_dlcpa.loss_watch import LossWatch
-from avalanche_dlcpa.model_head import tap_of, watch_next_pass_
-from avalanche_dlcpa.precision import autocast
-from avalanche_dlcpa.training_guards import (
+from avalanche_dlcpa.divergence import (
     BuffersGuard,
     LastGoodState,
     NonFiniteLossError,
     all_finite,
     not_finite,
 )
+from avalanche_dlcpa.dual_learner import checked_features
+from avalanche_dlcpa.loss_watch import LossWatch
+from avalanche_dlcpa.model_head import tap_of
+from avalanche_dlcpa.model_watch import watch_next_pass_
+from avalanche_dlcpa.precision import autocast
 
 
 class LearningSteps:

@@ -19,7 +19,12 @@ from avalanche.training.templates import SupervisedTemplate
 
 from avalanche_dlcpa.checkpoint import CheckpointFolder, State
 from avalanche_dlcpa.files import first_line
-from avalanche_dlcpa.random_states import digest_of_states, random_states, set_random_states
+from avalanche_dlcpa.random_states import (
+    digest_of_states,
+    preserved_random_states,
+    random_states,
+    set_random_states,
+)
 from avalanche_dlcpa.run_record import (
     Call,
     RestOfEpoch,
@@ -30,7 +35,6 @@ from avalanche_dlcpa.run_record import (
     training_of,
 )
 from avalanche_dlcpa.snapshot import NoPlainStateError, capture, objects_in, plain, restore
-from avalanche_dlcpa.training_guards import preserved_random_states
 
 
 class ResumableTemplate(SupervisedTemplate):

@@ -16,7 +16,7 @@ import torch
 from avalanche.benchmarks.utils.data_loader import MultiDatasetDataLoader
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-from avalanche_dlcpa.training_guards import preserved_random_states
+from avalanche_dlcpa.random_states import preserved_random_states
 
 CPU = torch.device("cpu")
 Seeded = tuple[int, list[int]]  # a seed, and the rows of a mini-batch

@@ -18,7 +18,8 @@ from avalanche_dlcpa.arguments import expect_queue, expect_weight
 from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.experiences import some_samples
 from avalanche_dlcpa.model_copy import expect_copyable
-from avalanche_dlcpa.model_head import detach_head, tap_of, watch_next_pass_
+from avalanche_dlcpa.model_head import detach_head, tap_of
+from avalanche_dlcpa.model_watch import watch_next_pass_
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
 from avalanche_dlcpa.self_supervised.head import expect_unbuilt, own_
 from avalanche_dlcpa.single_task_model import SingleTaskModel

@@ -28,8 +28,16 @@ from avalanche_dlcpa.averaging import ParameterAverage
 from avalanche_dlcpa.batch_norm import batch_norms, copy_buffers_, recalibrate_batch_norm_
 from avalanche_dlcpa.classifier_finetuning import ClassifierFinetuning
 from avalanche_dlcpa.classifier_scope import ClassifierScope
+from avalanche_dlcpa.divergence import (
+    LastGoodState,
+    NonFiniteLossError,
+    all_finite,
+    expect_finite_logits,
+    not_finite,
+)
 from avalanche_dlcpa.experiences import classes_of, task_labels_in
-from avalanche_dlcpa.model_head import find_head, tap_of, watch_next_pass_
+from avalanche_dlcpa.model_head import find_head, tap_of
+from avalanche_dlcpa.model_watch import watch_next_pass_
 from avalanche_dlcpa.optimizer import (
     adopt_parameters_,
     check_optimizer,
@@ -38,19 +46,14 @@ from avalanche_dlcpa.optimizer import (
     start_afresh_,
 )
 from avalanche_dlcpa.pickling import let_dill_find
+from avalanche_dlcpa.random_states import preserved_random_states
 from avalanche_dlcpa.single_task_model import SingleTaskModel
 from avalanche_dlcpa.training_guards import (
     AtLeastTwo,
-    LastGoodState,
-    NonFiniteLossError,
-    all_finite,
     evaluate_at_end_,
-    expect_finite_logits,
     expect_mini_batch,
     expect_two_samples,
     expect_whole_experience,
-    not_finite,
-    preserved_random_states,
     refuse_distributed,
     warn_of_one_class,
 )

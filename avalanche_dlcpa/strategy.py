@@ -33,6 +33,7 @@ from avalanche_dlcpa.averaging import EMA_DECAY, ParameterAverage
 from avalanche_dlcpa.batch_norm import batch_norms, recalibrate_batch_norm_
 from avalanche_dlcpa.classifier_scope import ClassifierScope, scope_of
 from avalanche_dlcpa.cuda_graph import BACKENDS, StepGraph, report
+from avalanche_dlcpa.divergence import BuffersGuard, all_finite, expect_finite_logits
 from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.experiences import (
     classes_of,
@@ -72,10 +73,7 @@ from avalanche_dlcpa.stable_loading import (
 from avalanche_dlcpa.stable_model import tensors_of
 from avalanche_dlcpa.training_guards import (
     AtLeastTwo,
-    BuffersGuard,
-    all_finite,
     evaluate_at_end_,
-    expect_finite_logits,
     expect_mini_batch,
     expect_two_samples,
     expect_whole_experience,

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from avalanche_dlcpa import DLCPAStrategy
 from avalanche_dlcpa.cuda_graph import BACKENDS, StepGraph
+from avalanche_dlcpa.divergence import BuffersGuard
 from avalanche_dlcpa.precision import autocast
 from avalanche_dlcpa.self_supervised import HEADS
-from avalanche_dlcpa.training_guards import BuffersGuard
 from benchmarks.phases import REST, Phases, watched
 
 # Passes of a mini-batch: views through the plastic learner (forward and backward) and, without

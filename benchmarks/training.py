@@ -15,8 +15,8 @@ from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.templates import SupervisedTemplate
 
 from avalanche_dlcpa import NonFiniteLossError
+from avalanche_dlcpa.divergence import all_finite
 from avalanche_dlcpa.metrics import predicted_classes, scenario_metrics
-from avalanche_dlcpa.training_guards import all_finite
 from benchmarks.cells import Cell
 from benchmarks.given_loss import take_loss
 from benchmarks.hyperparameters import HyperparameterError

@@ -22,7 +22,7 @@ from avalanche_dlcpa.class_statistics import ClassStatistics, class_statistics
 from avalanche_dlcpa.gaussian import linear_discriminants
 from avalanche_dlcpa.gaussian_plugin import COVARIANCE_PRIOR, MAP_PRIOR
 from avalanche_dlcpa.metrics import scenario_metrics
-from avalanche_dlcpa.training_guards import preserved_random_states
+from avalanche_dlcpa.random_states import preserved_random_states
 from benchmarks import (
     gaussian,
     gaussian_cost,

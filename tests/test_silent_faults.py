@@ -55,12 +55,12 @@ from avalanche_dlcpa import (
     seed_everything as seed_all,
 )
 from avalanche_dlcpa.classifier_scope import scope_of
+from avalanche_dlcpa.divergence import BuffersGuard
 from avalanche_dlcpa.metrics import scenario_metrics
 from avalanche_dlcpa.self_supervised import BYOL, NNCLR, MoCoV2, SimCLR
 from avalanche_dlcpa.stable_file import StableInfo
 from avalanche_dlcpa.stored_samples import read_samples
 from avalanche_dlcpa.stream_transforms import NotRecognizedError
-from avalanche_dlcpa.training_guards import BuffersGuard
 
 
 def naive(model, *, criterion=None, **kwargs):

@@ -1,0 +1,81 @@
+"""Whether a user's model suits those who take its features from its head: looked at in a pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from avalanche.models import MultiTaskModule
+from torch import Tensor, nn
+
+
+def watch_next_pass_(model: nn.Module, head: nn.Module, owner: Any) -> None:
+    """At its next pass, look whether a model suits those who take its features from its head.
+
+    It is then watched no longer. Where the answer is the very tensor that the head gave, or a part
+    of it, no device is waited for. A compiled model, whose hooks are silent, passes.
+
+    Args:
+        model: Its forward pass raises a `ValueError` where it does something after its head, such
+            as a softmax, or writes into its input.
+        head: A module in it; what `detach_head` left in its place will do, see `tap_of`.
+        owner: Who asks; ``owner.model_suits`` becomes True where nothing was raised.
+    """
+    given: list[int] = []
+    seen: list[tuple[Tensor, int]] = []
+
+    def before(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        given[:] = [x._version for x in inputs if isinstance(x, Tensor)]
+        seen.clear()
+
+    def at_head(_module: nn.Module, _inputs: tuple[Any, ...], output: Any) -> None:
+        if isinstance(output, Tensor):
+            seen.append((output, output._version))
+
+    def after(_module: nn.Module, inputs: tuple[Any, ...], answer: Any) -> None:
+        for handle in handles:
+            handle.remove()
+        outputs = list(seen)
+        seen.clear()
+        if not isinstance(answer, Tensor):
+            raise ValueError(
+                "Expected `model` to answer with what its head gives alone, got "
+                f"{type(answer).__name__}: return the logits, and leave further outputs out."
+            )
+        if outputs and not any(_is_same(answer, *output) for output in outputs):
+            raise ValueError(
+                "Expected `model` to answer with what its head gives, got one that does something "
+                "after it, such as a softmax or a scale, through which the features would go "
+                "instead: leave that to the criterion, do it before, or name another `head`."
+            )
+        if given != [x._version for x in inputs if isinstance(x, Tensor)]:
+            raise ValueError(
+                "Expected `model` to leave its input as it is, got one that writes into it, and "
+                "several networks look at the same images: x = x - mean instead of x.sub_(mean)."
+            )
+        owner.model_suits = True
+
+    handles = [
+        model.register_forward_pre_hook(before),
+        head.register_forward_hook(at_head),
+        model.register_forward_hook(after),
+    ]
+
+
+def watch_answer_(model: nn.Module, head: str, owner: Any) -> None:
+    """The same by the name of the head.
+
+    A multi-task model of Avalanche's, which puts the answers of several tasks together, is not
+    looked at.
+    """
+    if not isinstance(model, MultiTaskModule):
+        watch_next_pass_(model, model.get_submodule(head), owner)
+
+
+def _is_same(answer: Tensor, output: Tensor, version: int) -> bool:
+    """Whether a tensor is what another one was, or rows of it, maybe in another precision."""
+    if output._version != version or answer.shape[-1:] != output.shape[-1:]:
+        return False
+    if answer.untyped_storage()._cdata == output.untyped_storage()._cdata:
+        return True
+    return answer.shape == output.shape and torch.equal(answer, output.to(answer.dtype))
