@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from avalanche_dlcpa.alignment import ClassifierAlignment
 from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
-from avalanche_dlcpa.divergence import BuffersGuard
+from avalanche_dlcpa.buffers import BuffersGuard
 from avalanche_dlcpa.experiences import classes_of, task_label_of, task_labels_in
 from avalanche_dlcpa.model_head import find_head, linear_of
 from avalanche_dlcpa.model_watch import watch_answer_
@@ -85,7 +85,7 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
         """Look once whether the model answers with what its head gives, and nothing after it."""
         if not self.model_suits:
             assert self.head is not None
-            watch_answer_(strategy.model, self.head, self)
+            watch_answer_(strategy.model, self.head, self, answers_alone=False)
 
     def _model(self, strategy: Any) -> nn.Module:
         if self.average is None:

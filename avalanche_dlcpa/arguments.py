@@ -94,6 +94,16 @@ def expect_epochs(train_epochs: Any) -> None:
         raise ValueError(f"Expected `train_epochs` to be at least 1, got {train_epochs!r}.")
 
 
+def expect_averageable(model: nn.Module) -> None:
+    """Refuse parameters whose mean is none of their kind."""
+    for name, parameter in model.named_parameters():
+        if not (parameter.is_floating_point() or parameter.is_complex()):
+            raise ValueError(
+                "Expected parameters that can be averaged, got "
+                f"'{name}' of {parameter.dtype}: register it as a buffer."
+            )
+
+
 def expect_criterion(criterion: Any) -> None:
     """Refuse a criterion that answers no scalar, or weighs classes by their columns."""
     if getattr(criterion, "reduction", "mean") == "none":

@@ -10,8 +10,11 @@ from avalanche.models.utils import avalanche_model_adaptation
 from avalanche.training.plugins import SupervisedPlugin
 from torch import Tensor, nn
 
+from avalanche_dlcpa.arguments import expect_averageable
 from avalanche_dlcpa.averaging import EMA_DECAY, ParameterAverage
-from avalanche_dlcpa.batch_norm import copy_buffers_, recalibrate_batch_norm_
+from avalanche_dlcpa.batch_norm import recalibrate_batch_norm_
+from avalanche_dlcpa.buffers import copy_buffers_
+from avalanche_dlcpa.experiences import task_labels_in
 from avalanche_dlcpa.model_copy import expect_copyable
 from avalanche_dlcpa.random_states import preserved_random_states
 from avalanche_dlcpa.training_guards import (
@@ -68,6 +71,7 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
         ``examples/plugins_alone.py``.
     """
 
+    copy_suits: bool = False
     _clock: Any = None
 
     def __init__(self, *, update: str = "cumulative", ema_decay: float = EMA_DECAY):
@@ -97,10 +101,11 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Take the snapshot; follow the model where it has grown."""
-        why = "every experience counts as a task of the average"
-        expect_whole_experience(strategy.experience, why=why)
+        if self.update == "cumulative":
+            why = "every experience counts as a task of the average"
+            expect_whole_experience(strategy.experience, why=why)
+        expect_averageable(strategy.model)
         if self.averaged_model is None:
-            expect_copyable(strategy.model)
             self.averaged_model = copy.deepcopy(strategy.model).requires_grad_(False)
         self.averaged_model.train()
         with preserved_random_states(strategy.device):  # training is as without the plugin
@@ -131,6 +136,11 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
     def before_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
         """Have the end of the experience evaluated, where the mean has statistics of its own."""
         evaluate_at_end_(strategy, draws=True)
+
+    def before_forward(self, strategy: Any, **kwargs: Any) -> None:
+        """Look once whether the average computes with parameters of its own."""
+        task_labels = task_labels_in(strategy.mbatch, strategy.experience.dataset)
+        expect_copyable(strategy.model, strategy.mb_x, owner=self, task_labels=task_labels)
 
     def _take_buffers(self, strategy: Any) -> None:
         """Have the buffers of the model, unless an alignment, in its passes, keeps our own up."""

@@ -7,6 +7,7 @@ Averaging the statistics over tasks is worse than computing them with the averag
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import update_bn
 from torch.utils.data import DataLoader
 
+from avalanche_dlcpa.buffers import BuffersGuard
 from avalanche_dlcpa.experiences import task_labels_in
 
 
@@ -39,19 +41,6 @@ def batch_statistics(module: nn.Module) -> Iterator[None]:
             layer.training, layer.track_running_stats = mode
 
 
-@torch.no_grad()
-def copy_buffers_(target: nn.Module, source: nn.Module) -> None:
-    """Give ``target`` what ``source``, built alike, has for buffers, in place.
-
-    Beside the statistics of batch norm these are, for example, the vectors of a spectral norm.
-    Those of a head that has grown in one of the two alone stay as they are.
-    """
-    theirs = dict(source.named_buffers())
-    for name, ours in target.named_buffers():
-        if name in theirs and theirs[name].shape == ours.shape:
-            ours.copy_(theirs[name])
-
-
 class _OnBatch(nn.Module):
     """A model that is called with a whole mini-batch of an Avalanche loader."""
 
@@ -69,8 +58,9 @@ def recalibrate_batch_norm_(
 ) -> None:
     """Replace the running statistics of batch norm by the mean over a dataset, in place.
 
-    Does nothing for a model without batch norm. The order of the images is drawn from a generator
-    of its own. A last batch that is not full is left out, unless it is the only one.
+    Changes nothing else, and nothing in a model without batch norm. The order of the images is
+    drawn from a generator of its own. A last batch that is not full is left out, unless it is the
+    only one.
 
     Args:
         model: Answers mini-batches.
@@ -88,4 +78,9 @@ def recalibrate_batch_norm_(
         drop_last=len(dataset) >= batch_size,
         collate_fn=dataset.collate_fn,
     )
+    others = BuffersGuard(model)
     update_bn(([batch] for batch in loader), _OnBatch(model, dataset, device))
+    found = [layer.state_dict() for layer in copy.deepcopy(batch_norms(model))]
+    others.restore()
+    for layer, state in zip(batch_norms(model), found, strict=True):
+        layer.load_state_dict(state)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from avalanche_dlcpa.buffers import BuffersGuard
 
 
 class NonFiniteLossError(ValueError):
@@ -19,45 +21,6 @@ class NonFiniteLossError(ValueError):
     Where training diverged, everything is back at the start of that epoch, or where it was resumed.
     The message says which.
     """
-
-
-class BuffersGuard:
-    """Keeps buffers, such as the statistics of batch norm, as they were before a forward pass.
-
-    A forward pass in training mode writes them before anyone can see that its loss is not finite.
-
-    Args:
-        modules: The modules whose buffers are kept, but for queues, which every experience starts
-            anew.
-    """
-
-    def __init__(self, *modules: nn.Module):
-        self._places = [
-            (part._buffers, name)
-            for module in modules
-            for part in module.modules()
-            for name, buffer in part._buffers.items()
-            if buffer is not None and not (part is module and name == "queue")
-        ]
-        self._kept: list[Tensor] = []
-        self.keep()
-
-    def keep(self) -> None:
-        """Remember the buffers there are: some modules put new tensors in their place."""
-        now = [cast(Tensor, buffers[name]) for buffers, name in self._places]
-        if [buffer.shape for buffer in now] != [buffer.shape for buffer in self._kept]:
-            self._kept = [buffer.clone() for buffer in now]
-        elif now:
-            torch._foreach_copy_(self._kept, now)
-
-    def restore(self) -> None:
-        """Put the remembered buffers back."""
-        for (buffers, name), kept in zip(self._places, self._kept, strict=True):
-            buffer = cast(Tensor, buffers[name])
-            if buffer.shape == kept.shape:
-                buffer.copy_(kept)
-            else:
-                buffers[name] = kept.clone()
 
 
 class LastGoodState:

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from avalanche_dlcpa.batch_norm import batch_norms, batch_statistics
 from avalanche_dlcpa.divergence import all_finite
 from avalanche_dlcpa.experiences import classes_of, task_label_of
-from avalanche_dlcpa.model_copy import expect_copyable
 from avalanche_dlcpa.model_head import detach_head, find_head
 from avalanche_dlcpa.stable_file import write_stable
 from avalanche_dlcpa.stable_model import (
@@ -61,8 +60,7 @@ class DualLearner(DynamicModule):
 
     Raises:
         ValueError: No linear layer, or more than one candidate, or an unknown name; batch norm that
-            keeps no statistics, but for ``"batch"``; a copy that would not compute with its own
-            weights, see `expect_copyable`.
+            keeps no statistics, but for ``"batch"``.
     """
 
     plastic: nn.Module
@@ -89,7 +87,6 @@ class DualLearner(DynamicModule):
                 "'batch'."
             )
         head = find_head(model, head)
-        expect_copyable(model)
         twin = copy.deepcopy(model).requires_grad_(False)
         self.plastic, start = detach_head(model, head)
         self.stable, _ = detach_head(twin, head)

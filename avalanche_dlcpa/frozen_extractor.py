@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader
 from avalanche_dlcpa.class_statistics import ClassStatistics, class_statistics, merged
 from avalanche_dlcpa.dual_learner import DualLearner, checked_features
 from avalanche_dlcpa.experiences import classes_of
-from avalanche_dlcpa.model_copy import expect_copyable
 from avalanche_dlcpa.model_head import detach_head
 from avalanche_dlcpa.precision import autocast
 
@@ -44,7 +43,6 @@ class FrozenExtractor(nn.Module):
         if isinstance(model, DualLearner):
             self.module, self.num_features = copy.deepcopy(model.stable), model.num_features
         else:
-            expect_copyable(model)
             self.module, start = detach_head(copy.deepcopy(model), head)
             self.num_features = start.in_features
         self.eval().requires_grad_(False)

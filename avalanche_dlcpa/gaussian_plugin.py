@@ -21,6 +21,7 @@ from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.experiences import task_label_of, task_labels_in
 from avalanche_dlcpa.frozen_extractor import FrozenExtractor, experience_statistics
 from avalanche_dlcpa.gaussian import followed, linear_discriminants, shrinkage_of
+from avalanche_dlcpa.model_copy import expect_copyable
 from avalanche_dlcpa.model_head import find_head
 from avalanche_dlcpa.model_watch import watch_answer_
 from avalanche_dlcpa.random_states import preserved_random_states
@@ -75,6 +76,7 @@ class GaussianClassifierPlugin(SupervisedPlugin):
     """
 
     model_suits: bool = False
+    copy_suits: bool = False
 
     def __init__(
         self,
@@ -138,9 +140,13 @@ class GaussianClassifierPlugin(SupervisedPlugin):
 
     def before_forward(self, strategy: Any, **kwargs: Any) -> None:
         """Look once whether the features are what the head is given, and nothing after it."""
-        if not (self.model_suits or isinstance(strategy.model, DualLearner)):
-            assert self.head is not None
+        if isinstance(strategy.model, DualLearner):
+            return
+        assert self.head is not None
+        if not self.model_suits:
             watch_answer_(strategy.model, self.head, self)
+        task_labels = task_labels_in(strategy.mbatch, strategy.experience.dataset)
+        expect_copyable(strategy.model, strategy.mb_x, owner=self, task_labels=task_labels)
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Take the statistics of the experience, move those of earlier ones, and solve."""

@@ -1,54 +1,46 @@
-"""What a copy of a user's model computes with: its own weights, and not those of the original."""
+"""What a copy of a user's model computes with: weights of its own, not those of the original."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import FunctionType, MethodType
+import copy
 from typing import Any
 
-from torch import nn
+import torch
+from avalanche.models import avalanche_forward
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+from avalanche_dlcpa.random_states import preserved_random_states
 
 
-def expect_copyable(model: nn.Module) -> None:
-    """Refuse a model whose copies would still compute with its own parts.
+def expect_copyable(
+    model: nn.Module, x: Tensor, *, owner: Any, task_labels: Tensor | None = None
+) -> None:
+    """Look once, in a pass of a copy in evaluation mode, whether it has weights of its own.
 
-    A function that a module holds is not copied with it; what it looks up in the module where it
-    was made stays what it was.
+    A function that a module holds, or a hook, is not copied with it: what it looks up where it was
+    made stays what it was. In a copy without gradients such a weight shows by its gradient. Draws
+    nothing, changes nothing, and waits for no device.
+
+    Args:
+        model: To be copied.
+        x: A mini-batch, (B, ...).
+        owner: Who asks; ``owner.copy_suits`` becomes True where nothing was raised.
+        task_labels: For a multi-task model, (B,).
 
     Raises:
-        ValueError: Names the function.
+        ValueError: It has not.
     """
-    parts = {id(part) for part in model.modules()}
-    for name, part in model.named_modules():
-        for attribute, function in _functions_of(part):
-            if any(id(value) in parts for value in _held_by(function)):
-                where = f"{name}.{attribute}" if name else attribute
-                raise ValueError(
-                    "Expected `model` to be one that can be copied, got the function "
-                    f"'{where}', which holds on to a module of it and in a copy would compute with "
-                    "the weights of the original: make it a method."
-                )
-
-
-def _functions_of(part: nn.Module) -> Iterator[tuple[str, FunctionType]]:
-    """Plain functions among what is copied of a module, and its hooks."""
-    try:
-        state = part.__getstate__()  # without what compiling it has left
-    except RuntimeError:  # parametrized modules can be copied, but tell no state
-        state = vars(part)
-    for attribute, value in (state if isinstance(state, dict) else vars(part)).items():
-        values = value.values() if attribute in _HOOKS else [value]
-        yield from ((attribute, each) for each in values if isinstance(each, FunctionType))
-
-
-def _held_by(function: FunctionType) -> Iterator[Any]:
-    """What a function brings along from where it was made."""
-    for cell in function.__closure__ or ():
-        try:
-            value = cell.cell_contents
-        except ValueError:  # not filled yet
-            continue
-        yield value.__self__ if isinstance(value, MethodType) else value
-    yield from function.__defaults__ or ()
+    if owner.copy_suits:
+        return
+    plain: nn.Module = getattr(model, "_orig_mod", model)  # of torch.compile, not to do it twice
+    twin = copy.deepcopy(plain).requires_grad_(False).eval()
+    with preserved_random_states(x.device), torch.enable_grad():
+        answer = avalanche_forward(twin, x.detach(), task_labels)
+    if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in tree_leaves(answer)):
+        raise ValueError(
+            "Expected `model` to be one that can be copied, got one whose copy computes with "
+            "weights of the original, such as by a function made in its __init__, or with tensors "
+            "that learn and are no parameters: make functions methods, and tensors nn.Parameter."
+        )
+    owner.copy_suits = True

@@ -9,7 +9,9 @@ from avalanche.models import MultiTaskModule
 from torch import Tensor, nn
 
 
-def watch_next_pass_(model: nn.Module, head: nn.Module, owner: Any) -> None:
+def watch_next_pass_(
+    model: nn.Module, head: nn.Module, owner: Any, *, answers_alone: bool = True
+) -> None:
     """At its next pass, look whether a model suits those who take its features from its head.
 
     It is then watched no longer. Where the answer is the very tensor that the head gave, or a part
@@ -20,6 +22,7 @@ def watch_next_pass_(model: nn.Module, head: nn.Module, owner: Any) -> None:
             as a softmax, or writes into its input.
         head: A module in it; what `detach_head` left in its place will do, see `tap_of`.
         owner: Who asks; ``owner.model_suits`` becomes True where nothing was raised.
+        answers_alone: Whether a model with further outputs is refused, too; else it passes.
     """
     given: list[int] = []
     seen: list[tuple[Tensor, int]] = []
@@ -37,12 +40,13 @@ def watch_next_pass_(model: nn.Module, head: nn.Module, owner: Any) -> None:
             handle.remove()
         outputs = list(seen)
         seen.clear()
-        if not isinstance(answer, Tensor):
+        is_alone = isinstance(answer, Tensor)
+        if not is_alone and answers_alone:
             raise ValueError(
                 "Expected `model` to answer with what its head gives alone, got "
                 f"{type(answer).__name__}: return the logits, and leave further outputs out."
             )
-        if outputs and not any(_is_same(answer, *output) for output in outputs):
+        if is_alone and outputs and not any(_is_same(answer, *output) for output in outputs):
             raise ValueError(
                 "Expected `model` to answer with what its head gives, got one that does something "
                 "after it, such as a softmax or a scale, through which the features would go "
@@ -62,14 +66,14 @@ def watch_next_pass_(model: nn.Module, head: nn.Module, owner: Any) -> None:
     ]
 
 
-def watch_answer_(model: nn.Module, head: str, owner: Any) -> None:
+def watch_answer_(model: nn.Module, head: str, owner: Any, *, answers_alone: bool = True) -> None:
     """The same by the name of the head.
 
     A multi-task model of Avalanche's, which puts the answers of several tasks together, is not
     looked at.
     """
     if not isinstance(model, MultiTaskModule):
-        watch_next_pass_(model, model.get_submodule(head), owner)
+        watch_next_pass_(model, model.get_submodule(head), owner, answers_alone=answers_alone)
 
 
 def _is_same(answer: Tensor, output: Tensor, version: int) -> bool:

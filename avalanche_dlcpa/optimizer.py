@@ -33,7 +33,7 @@ def split_parameters(model: nn.Module, head: str | None) -> ModelParameters:
     A parameter that the head shares with a layer below it is plastic, too.
 
     Raises:
-        ValueError: See `find_head`; parameters that are no floating point numbers.
+        ValueError: See `find_head`.
     """
     if isinstance(model, DualLearner):
         inside = {id(p) for p in model.plastic.parameters()}
@@ -43,11 +43,6 @@ def split_parameters(model: nn.Module, head: str | None) -> ModelParameters:
         inside = {id(p) for name, p in every if not name.startswith(below_head)}
     plastic, others = {}, []
     for name, parameter in model.named_parameters():
-        if not parameter.is_floating_point():
-            raise ValueError(
-                "Expected parameters that are floating point numbers, which can be averaged, got "
-                f"'{name}' of {parameter.dtype}: register it as a buffer."
-            )
         if id(parameter) in inside and parameter.requires_grad:
             plastic[name] = parameter
         else:

@@ -72,8 +72,9 @@ class ExperienceSchedule:
         """After an experience that was broken off, those before it, but for what was set since."""
         if self._rates is None or self._left is None:
             return rates
-        known = zip(rates, self._left, self._rates, strict=True)
-        return [first if rate == left else rate for rate, left, first in known]
+        known = zip(rates, self._left, self._rates)  # noqa: B905 - a group may have been added
+        first = [begun if rate == left else rate for rate, left, begun in known]
+        return first + rates[len(first) :]
 
     def end_epoch(self) -> None:
         """Advance the schedule."""
@@ -104,7 +105,7 @@ class ExperienceSchedule:
 
 
 def _set_rates_(optimizer: Optimizer, rates: list[float]) -> None:
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+    for group, rate in zip(optimizer.param_groups, rates):  # noqa: B905 - it keeps its own
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)  # the very tensor that schedules lower and graphs read
         else:

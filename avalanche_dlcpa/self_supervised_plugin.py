@@ -61,6 +61,7 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
     """
 
     model_suits: bool = False
+    copy_suits: bool = False
 
     def __init__(
         self,
@@ -122,8 +123,6 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
         """Build the head before the first experience; later the model must be of the same form."""
         shapes = [parameter.shape for parameter in features.module.parameters()]
         if self._shapes is None:
-            if self.ssl.has_momentum_encoder:
-                expect_copyable(features.model)
             self.ssl.build(features.module, features.num_features)
             own_(self.ssl)
             self._shapes = shapes
@@ -147,6 +146,8 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
         if self._features is None or self._features.model is not strategy.model:
             self._features = _SharedFeatures(strategy.model, self.head)
         self._features.follow_modes_()
+        if self.ssl.has_momentum_encoder:
+            expect_copyable(self._features.module, views[0], owner=self)
         if self._optimizer is not None:
             self._optimizer.zero_grad()
         if not self.model_suits:

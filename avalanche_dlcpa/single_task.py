@@ -19,13 +19,15 @@ from torch.nn import CrossEntropyLoss
 from torch.optim import Optimizer
 
 from avalanche_dlcpa.arguments import (
+    expect_averageable,
     expect_batch_size,
     expect_criterion,
     expect_epochs,
     expect_eval_batch_size,
 )
 from avalanche_dlcpa.averaging import ParameterAverage
-from avalanche_dlcpa.batch_norm import batch_norms, copy_buffers_, recalibrate_batch_norm_
+from avalanche_dlcpa.batch_norm import batch_norms, recalibrate_batch_norm_
+from avalanche_dlcpa.buffers import copy_buffers_
 from avalanche_dlcpa.classifier_finetuning import ClassifierFinetuning
 from avalanche_dlcpa.classifier_scope import ClassifierScope
 from avalanche_dlcpa.divergence import (
@@ -36,6 +38,7 @@ from avalanche_dlcpa.divergence import (
     not_finite,
 )
 from avalanche_dlcpa.experiences import classes_of, task_labels_in
+from avalanche_dlcpa.model_copy import expect_copyable
 from avalanche_dlcpa.model_head import find_head, tap_of
 from avalanche_dlcpa.model_watch import watch_next_pass_
 from avalanche_dlcpa.optimizer import (
@@ -116,6 +119,7 @@ class SingleTaskStrategy(SupervisedTemplate):
 
     model: SingleTaskModel
     model_suits: bool = False
+    copy_suits: bool = False
 
     def __init__(
         self,
@@ -141,6 +145,8 @@ class SingleTaskStrategy(SupervisedTemplate):
         expect_epochs(train_epochs)
         expect_eval_batch_size(eval_mb_size)
         expect_criterion(criterion)
+        if predict_with == "mean":
+            expect_averageable(model)
         self._needs_two = bool(batch_norms(model))
         expect_batch_size(train_mb_size, None, self._needs_two)
         self._finetuning = ClassifierFinetuning(finetune_epochs, finetune_lr)
@@ -230,6 +236,8 @@ class SingleTaskStrategy(SupervisedTemplate):
 
     def forward(self) -> Tensor:
         """Answer the mini-batch: logits (B, W) by class label."""
+        if self.is_training:
+            expect_copyable(self.model.extractor, self.mb_x, owner=self)
         if self.is_training and not self.model_suits:
             extractor = self.model.extractor
             watch_next_pass_(extractor, tap_of(extractor), self)

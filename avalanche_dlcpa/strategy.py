@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from avalanche_dlcpa.alignment import ClassifierAlignment
 from avalanche_dlcpa.arguments import (
     expect_average_source,
+    expect_averageable,
     expect_batch_size,
     expect_bytes,
     expect_choice,
@@ -31,9 +32,10 @@ from avalanche_dlcpa.arguments import (
 )
 from avalanche_dlcpa.averaging import EMA_DECAY, ParameterAverage
 from avalanche_dlcpa.batch_norm import batch_norms, recalibrate_batch_norm_
+from avalanche_dlcpa.buffers import BuffersGuard
 from avalanche_dlcpa.classifier_scope import ClassifierScope, scope_of
 from avalanche_dlcpa.cuda_graph import BACKENDS, StepGraph, report
-from avalanche_dlcpa.divergence import BuffersGuard, all_finite, expect_finite_logits
+from avalanche_dlcpa.divergence import all_finite, expect_finite_logits
 from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.experiences import (
     classes_of,
@@ -145,6 +147,7 @@ class DLCPAStrategy(ResumableTemplate):
         model: The `DualLearner`; in evaluation mode it answers with the stable learner.
         ssl: The self-supervised head, or None.
         model_suits: Whether a first pass was watched, and nothing found, see `watch_next_pass_`.
+        copy_suits: The same of a copy, see `expect_copyable`.
 
     Raises:
         ValueError: Arguments that do not fit, see the message; in training, an experience or a
@@ -157,6 +160,7 @@ class DLCPAStrategy(ResumableTemplate):
 
     model: DualLearner
     model_suits: bool = False
+    copy_suits: bool = False
 
     def __init__(
         self,
@@ -197,6 +201,7 @@ class DLCPAStrategy(ResumableTemplate):
         expect_choice("classifier_features", classifier_features, ("stable", "plastic"))
         expect_choice("classifier", classifier, ("linear", "gaussian"))
         expect_precision(precision, model)
+        expect_averageable(model)
         expect_weight("supervised_weight", supervised_weight)
         expect_bytes(image_cache_bytes)
         expect_epochs(train_epochs)

@@ -69,7 +69,7 @@ def warn_of_one_class(classes: list[int]) -> None:
     if len(classes) == 1:
         warnings.warn(
             "An experience has one class alone, from which there is nothing to tell it: its "
-            "supervised loss is 0, and its classifier stays where it started. Give each experience "
+            "cross-entropy is 0, and its classifier stays where it started. Give each experience "
             "two classes or more.",
             stacklevel=2,
         )

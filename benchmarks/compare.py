@@ -129,7 +129,8 @@ def main() -> None:
     try:
         cells = list(dict.fromkeys(cells_of(words)))
         run = pool_of(words, folder)
-        expect_writable(folder)
+        if not all(result_path(cell, folder).exists() for cell in cells):
+            expect_writable(folder)
     except (ValueError, ImportError, OSError) as error:
         parser.error(str(error))
     try:

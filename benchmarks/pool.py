@@ -143,6 +143,9 @@ def run_in_processes(
                 try:
                     at_work.append(_Process(cell, folder, options))
                 except OSError as error:  # no room for its log, no memory for another process
+                    if at_work:  # when one of them has ended, it may do
+                        waiting.append(cell)
+                        break
                     reason = f"{type(error).__name__}: {error}"
                     unborn.append(Progress(cell, 0, ended=True, failure=reason))
             reports = [process.progress() for process in at_work]

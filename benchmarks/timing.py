@@ -13,8 +13,8 @@ from avalanche.core import SupervisedPlugin
 from torch import Tensor
 
 from avalanche_dlcpa import DLCPAStrategy
+from avalanche_dlcpa.buffers import BuffersGuard
 from avalanche_dlcpa.cuda_graph import BACKENDS, StepGraph
-from avalanche_dlcpa.divergence import BuffersGuard
 from avalanche_dlcpa.precision import autocast
 from avalanche_dlcpa.self_supervised import HEADS
 from benchmarks.phases import REST, Phases, watched

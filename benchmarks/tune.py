@@ -1,6 +1,6 @@
 """Choose hyperparameters on the validation split, never on the test set.
 
-    python -m benchmarks.tune --setting digits --methods naive ewc --jobs 2
+    python -m benchmarks.tune --setting lab-cifar100-10 --methods naive ewc --jobs 2
 
 Optuna goes through the combinations of a method's grid (`benchmarks.grids`), each trained on the
 first experiences with the validation split held out. Every trial adds a row to

@@ -472,6 +472,39 @@ def test_a_cell_whose_process_cannot_begin_fails_alone(tmp_path):
     assert all("Error: " in report.failure for report in ended)
 
 
+def test_a_cell_whose_process_cannot_begin_waits_for_others_to_end(tmp_path, monkeypatch):
+    begin, at_work = pool._Process, []
+
+    def begin_if_alone(cell, *words):
+        if any(process.poll() is None for process in at_work):
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        process = begin(cell, *words)
+        at_work.append(process._process)
+        return process
+
+    monkeypatch.setattr(pool, "_Process", begin_if_alone)
+    cells = [Cell("naive", TWIN, seed) for seed in range(3)]
+    for reports in pool.run_in_processes(cells, tmp_path, jobs=2, options=[]):
+        assert not any(report.failure for report in reports)
+    assert all(result_path(cell, tmp_path).exists() for cell in cells)
+
+
+def test_a_folder_that_has_all_need_take_no_more(tmp_path, monkeypatch, capsys):
+    cell = Cell("naive", TWIN)
+    save_json(run.run_cell(cell), result_path(cell, tmp_path))
+
+    def read_only(_):
+        raise PermissionError(13, "read only")
+
+    monkeypatch.setattr(compare, "expect_writable", read_only)
+    words = ["compare", "--methods", "naive", "--settings", TWIN, "--out", str(tmp_path)]
+    for seeds, code in ((["0"], 0), (["0", "1"], 2)):
+        monkeypatch.setattr(sys, "argv", [*words, "--seeds", *seeds])
+        with pytest.raises(SystemExit) as ended:
+            compare.main()
+        assert ended.value.code == code
+
+
 def test_a_result_that_the_disk_does_not_take_is_told(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")

@@ -1,6 +1,7 @@
 """What would go wrong without a word: each is refused with its reason, or simply right."""
 
 import copy
+import functools
 import math
 import warnings
 from types import SimpleNamespace
@@ -54,8 +55,8 @@ from avalanche_dlcpa import (
 from avalanche_dlcpa import (
     seed_everything as seed_all,
 )
+from avalanche_dlcpa.buffers import BuffersGuard
 from avalanche_dlcpa.classifier_scope import scope_of
-from avalanche_dlcpa.divergence import BuffersGuard
 from avalanche_dlcpa.metrics import scenario_metrics
 from avalanche_dlcpa.self_supervised import BYOL, NNCLR, MoCoV2, SimCLR
 from avalanche_dlcpa.stable_file import StableInfo
@@ -129,7 +130,7 @@ class WithSecondAnswer(SmallCNN):
         return super().forward(x), x.mean()
 
 
-@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("user", ["DLCPA", "STL", "Gaussian", "loss"])
 def test_a_model_with_a_second_answer_is_refused(user):
     class First(CrossEntropyLoss):
         def forward(self, answer, targets):
@@ -141,25 +142,51 @@ def test_a_model_with_a_second_answer_is_refused(user):
         strategy.train(nc_stream().train_stream[0])
 
 
+def test_an_aligned_strategy_may_take_the_second_answer_for_itself():
+    class TakesBoth(Naive):
+        def forward(self):
+            answer = super().forward()
+            return answer[0] if isinstance(answer, tuple) else answer
+
+    model = WithSecondAnswer()
+    strategy = TakesBoth(
+        model=model,
+        optimizer=SGD(model.parameters(), lr=0.05),
+        criterion=CrossEntropyLoss(),
+        train_mb_size=16,
+        evaluator=None,
+        plugins=[ClassifierAlignmentPlugin()],
+    )
+    strategy.train(nc_stream(per_class=8).train_stream)
+
+
 class WithFunction(SmallCNN):
     """Its convolution is called by a function that looks it up in this very module."""
 
-    def __init__(self, place="attribute"):
+    def __init__(self, kind):
         super().__init__()
-        if place == "attribute":
-            self.body = lambda x: self.norm(self.conv(x)).relu()
-        elif place == "default":
-            self.body = lambda x, conv=self.conv: conv(x).relu()
-        else:
-            self.norm.register_forward_hook(lambda *_: print(self.conv))
+        kinds = {
+            "closure": lambda x: self.norm(self.conv(x)).relu(),
+            "default": lambda x, conv=self.conv: conv(x).relu(),
+            "partial": functools.partial(lambda conv, x: self.conv(x).relu(), None),
+            "weight": self.with_weight(self.conv.weight),
+        }
+        self.bodies = [kinds[kind]] if kind in kinds else []
+        if kind == "hook":
+            self.norm.register_forward_hook(lambda _, __, x: x * self.norm.weight.mean())
+
+    @staticmethod
+    def with_weight(weight):
+        return lambda x: nn.functional.conv2d(x, weight, stride=2, padding=1).relu()
 
     def forward(self, x):
-        x = self.body(x) if hasattr(self, "body") else self.conv(x)
+        x = self.bodies[0](x) if self.bodies else self.norm(self.conv(x)).relu()
         return self.fc(nn.functional.adaptive_avg_pool2d(x, 2).flatten(1))
 
 
 COPYING = {
     "DLCPA": strategy_of,
+    "STL": stl,
     "STL-me": lambda model: stl(model, predict_with="mean"),
     "average": lambda model: naive(model, plugins=[CumulativeParameterAveragingPlugin()]),
     "Gaussian": lambda model: naive(model, plugins=[GaussianClassifierPlugin()]),
@@ -168,24 +195,31 @@ COPYING = {
 
 
 @pytest.mark.parametrize("user", COPYING)
-@pytest.mark.parametrize("place", ["attribute", "default", "hook"])
-def test_a_model_whose_copy_would_compute_with_its_own_weights_is_refused(user, place):
-    model = WithFunction(place)
-    name = r"norm\._forward_hooks" if place == "hook" else "body"
-    reason = f"one that can be copied, got the function '{name}', which holds on to a module of it"
-    with pytest.raises(ValueError, match=reason):
-        COPYING[user](model).train(nc_stream().train_stream[0])
-    assert isinstance(model.fc, nn.Linear)
+@pytest.mark.parametrize("kind", ["closure", "default", "partial", "weight", "hook"])
+def test_a_model_whose_copy_would_compute_with_its_own_weights_is_refused(user, kind):
+    model = WithFunction(kind)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    parameters = list(model.parameters())
+    strategy = COPYING[user](model)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="got one whose copy computes with weights of the ori"):
+            strategy.train(nc_stream().train_stream[0])
+    assert all(map(torch.equal, parameters, before))
 
 
 class WithFunctions(SmallCNN):
-    """Functions that a copy may share: they hold on to nothing of the model, or are methods."""
+    """Functions that a copy may share, methods, and a hook that only looks on."""
 
     def __init__(self):
         super().__init__()
         scale = 2.0
         self.scale = lambda x: scale * x
         self.body = self.features
+        self.reset = lambda: self.conv.reset_parameters()
+        self.norm.register_forward_hook(self.look)
+
+    def look(self, *_):
+        assert self.conv.weight.isfinite().all()
 
     def features(self, x):
         return self.norm(self.conv(x)).relu()
@@ -194,15 +228,24 @@ class WithFunctions(SmallCNN):
         return self.fc(nn.functional.adaptive_avg_pool2d(self.body(self.scale(x)), 2).flatten(1))
 
 
-def test_functions_that_a_copy_may_share_are_left_alone():
-    strategy = strategy_of(WithFunctions())
-    strategy.train(nc_stream(per_class=8).train_stream)
-    images = torch.rand(4, 3, 16, 16)
-    expected = WithFunctions()
-    expected.load_state_dict(strategy.model.stable.state_dict(), strict=False)
-    expected.fc = nn.Identity()
-    assert torch.equal(strategy.model.stable.eval()(images), expected.eval()(images))
-    assert not torch.equal(strategy.model.plastic.eval()(images), expected(images))
+@pytest.mark.parametrize("user", COPYING)
+def test_functions_that_a_copy_may_share_are_left_alone(user):
+    COPYING[user](WithFunctions()).train(nc_stream(per_class=8).train_stream)
+
+
+def test_the_look_at_a_copy_draws_nothing_and_changes_nothing():
+    class Draws(SmallCNN):
+        def forward(self, x):
+            return super().forward(x + 0.1 * torch.rand_like(x))
+
+    def trained(look):
+        seed_everything()
+        strategy = strategy_of(Draws(), ssl=small_head("byol"))
+        strategy.copy_suits = not look
+        strategy.train(nc_stream(per_class=8).train_stream[0])
+        return state_of(strategy.model, strategy.ssl)
+
+    assert_same_state(trained(True), trained(False))
 
 
 class Places(SmallCNN):
@@ -387,27 +430,75 @@ def test_training_that_diverges_takes_every_buffer_back(kind):
     assert_same_state(state_of(strategy.model, criterion), states[-1])
 
 
-class Growing(nn.Module):
-    """Keeps what it was last given, which may be more or less than before."""
+class Odd(nn.Module):
+    """Buffers that change their shape, come and go, are expanded, or hold on to a graph."""
 
     def __init__(self):
         super().__init__()
         self.register_buffer("last", torch.zeros(0))
+        self.register_buffer("cache", None)
+        self.register_buffer("gone", torch.ones(2))
+        self.register_buffer("expanded", torch.ones(1).expand(6))
+        self.register_buffer("graph", torch.zeros(3))
+        self.weight = nn.Parameter(torch.ones(3))
 
     def forward(self, x):
-        self.last = x.detach().flatten()
-        return x
+        if self.training:
+            self.last = x.detach().flatten()
+            self.cache = x.detach().mean()
+            self.gone = None
+            self.graph = self.weight.exp()
+            if "late" not in self._buffers:
+                self.register_buffer("late", x.detach().amax())
+        return x * self.weight.view(3, 1, 1)
 
 
-def test_a_buffer_may_change_its_shape():
+def with_odd_buffers():
     model = SmallCNN()
-    model.conv = nn.Sequential(Growing(), model.conv)
-    strategy_of(model, train_mb_size=9).train(nc_stream(per_class=8).train_stream[0])
-    guard = BuffersGuard(model)
-    before = state_of(model)
-    model.train()(torch.rand(2, 3, 16, 16))
+    model.conv = nn.Sequential(Odd(), model.conv)
+    return model
+
+
+def buffers_of(module):
+    return {name: None if b is None else b.clone() for name, b in module._buffers.items()}
+
+
+def test_odd_buffers_are_kept_and_put_back():
+    odd = Odd()
+    guard, before = BuffersGuard(odd), buffers_of(odd)
+    odd(torch.rand(2, 3, 4, 4))
     guard.restore()
-    assert_same_state(state_of(model), before)
+    after = buffers_of(odd)
+    assert after.keys() == before.keys()
+    for name, value in before.items():
+        assert (value is None) == (after[name] is None)
+        assert value is None or torch.equal(after[name], value)
+    odd(torch.rand(2, 3, 4, 4))
+    guard.keep()
+    assert not any(kept.requires_grad for kept in guard._kept[0].values() if kept is not None)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        strategy_of,
+        lambda model: stl(model, predict_with="mean"),
+        lambda model: naive(model, plugins=[ClassifierAlignmentPlugin()]),
+    ],
+)
+def test_models_with_odd_buffers_are_trained(make):
+    make(with_odd_buffers()).train(nc_stream(per_class=8).train_stream)
+
+
+def test_the_average_has_the_buffers_of_the_model_however_they_come_and_go():
+    average, model = CumulativeParameterAveragingPlugin(), with_odd_buffers()
+    strategy = naive(model, plugins=[average])
+    for experience in nc_stream(per_class=8).train_stream:
+        strategy.train(experience)
+    found, expected = (buffers_of(m.conv[0]) for m in (average.averaged_model, model))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert value is None or torch.equal(found[name], value)
 
 
 def test_an_alignment_of_the_strategys_own_model_counts_no_batch_twice():
@@ -457,6 +548,8 @@ def test_pieces_of_an_experience_are_no_tasks_of_the_average():
     with pytest.raises(ValueError, match="whole experiences, got a piece of an online stream"):
         strategy.train(next(iter(pieces)))
     assert average.num_averaged == 0
+    smoothed = CumulativeParameterAveragingPlugin(update="ema")  # which counts iterations
+    naive(SmallCNN(), plugins=[smoothed]).train(next(iter(pieces)))
 
 
 @pytest.mark.parametrize("make", [strategy_of, stl])
@@ -521,10 +614,33 @@ def test_a_weight_that_the_head_shares_with_a_layer_below_is_trained(make):
 def test_parameters_that_are_no_numbers_to_average_are_refused():
     model = SmallCNN()
     model.table = nn.Parameter(torch.arange(4), requires_grad=False)
-    for make in (strategy_of, stl):
-        with pytest.raises(ValueError, match=r"got 'table' of torch.int64: register it as a buff"):
+    message = r"can be averaged, got 'table' of torch.int64: register it as a buffer"
+    for make in (strategy_of, lambda model: stl(model, predict_with="mean")):
+        with pytest.raises(ValueError, match=message):
             make(model)
     assert isinstance(model.fc, nn.Linear)
+    averaging = naive(model, plugins=[CumulativeParameterAveragingPlugin()])
+    with pytest.raises(ValueError, match=message):
+        averaging.train(nc_stream().train_stream[0])
+    stl(model).train(nc_stream(per_class=8).train_stream)  # it averages nothing
+
+
+def test_complex_parameters_are_averaged():
+    class Complex(SmallCNN):
+        def __init__(self):
+            super().__init__()
+            self.turn = nn.Parameter(torch.ones(16, 1, 1, dtype=torch.cfloat))
+
+        def forward(self, x):
+            x = (self.norm(self.conv(x)) * self.turn).real.relu()
+            return self.fc(nn.functional.adaptive_avg_pool2d(x, 2).flatten(1))
+
+    strategy = strategy_of(Complex())
+    seen = []
+    for experience in nc_stream(per_class=8).train_stream:
+        strategy.train(experience)
+        seen.append(strategy.model.plastic.turn.detach().clone())
+    assert torch.allclose(strategy.model.stable.turn, torch.stack(seen).mean(dim=0))
 
 
 # Evaluations at the end of an experience -------------------------------------------------------
