@@ -17,7 +17,6 @@ from avalanche_dlcpa.classifier_scope import ClassifierScope
 from avalanche_dlcpa.divergence import LastGoodState, NonFiniteLossError, all_finite, not_finite
 from avalanche_dlcpa.dual_learner import checked_features
 from avalanche_dlcpa.loss_watch import LossWatch
-from avalanche_dlcpa.model_copy import expect_copyable
 from avalanche_dlcpa.model_head import tap_of
 from avalanche_dlcpa.model_watch import watch_next_pass_
 from avalanche_dlcpa.precision import autocast
@@ -95,7 +94,6 @@ class LearningSteps:
             Logits (B, W) of the first view by class label.
         """
         strategy, model = self.strategy, self.strategy.model
-        expect_copyable(model.plastic, views[0], owner=strategy)
         if not strategy.model_suits:
             watch_next_pass_(model.plastic, tap_of(model.plastic), strategy)
         if self._buffers is not None:

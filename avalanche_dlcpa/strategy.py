@@ -49,6 +49,7 @@ from avalanche_dlcpa.graph_guards import on_host, reason_against, what_stays
 from avalanche_dlcpa.learned_state import fingerprint_of, learned_state, load_learned_state_
 from avalanche_dlcpa.learning_steps import LearningSteps
 from avalanche_dlcpa.loss_watch import LossWatch
+from avalanche_dlcpa.model_copy import expect_copyable
 from avalanche_dlcpa.optimizer import (
     add_parameters_,
     adopt_parameters_,
@@ -434,9 +435,12 @@ class DLCPAStrategy(ResumableTemplate):
         assert now is not None
         expect_queue(self.ssl, len(self.mb_x))
         targets = now.scope.targets(self.mb_y, self._task_labels())
+        graph_draws = self._graph is not None and self._graph_makes_views
+        images = [self.mb_x] if graph_draws else self._make_views(self.mb_x)
+        with autocast(self.precision, self.device):
+            expect_copyable(self.model.plastic, images[0], owner=self)
         if self._graph is None:
-            return now.learn_plastic(targets, self._make_views(self.mb_x))
-        images = [self.mb_x] if self._graph_makes_views else self._make_views(self.mb_x)
+            return now.learn_plastic(targets, images)
         output, self._graph_loss = self._graph(targets, *images)
         return output
 
