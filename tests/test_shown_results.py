@@ -261,3 +261,40 @@ def test_the_page_of_the_lab_tables_is_that_of_the_results(monkeypatch):
     assert page == report._markdown(sections, {}, RESULTS)
     shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page)
     assert all((RESULTS / name).stat().st_size > 10_000 for name in shown)
+
+
+def test_what_the_readme_says_of_the_loss_for_baselines():
+    readme = (ROOT / "README.md").read_text()
+    text = " ".join(readme.split())
+    names = ("naive", "ewc", "lwf", "dlcpa-a", "dlcpa-mocov2")
+    chosen = [
+        result
+        for result in load_results(RESULTS)[0]
+        if result["setting"] == "lab-cifar100-10"
+        and result["method"] in names
+        and (not result["changes"] or "ssl" in result["changes"])
+    ]
+    for result in chosen:
+        check_same(result, cell_of(result))
+    assert as_markdown(comparison_table(chosen)) in readme
+    found = {}
+    for result in chosen:
+        changes = tuple(value for _, value in sorted(result["changes"].items()))
+        numbers = [result["class_il"]["ACC"], result["task_il"]["ACC"], result["task_il"]["BWT"]]
+        found.setdefault((result["method"], *changes), []).append(100 * np.array(numbers))
+    means = {name: np.mean(of_seeds, axis=0) for name, of_seeds in found.items()}
+    gain = {name: means[name, "mocov2"] - means[(name,)] for name in names[:3]}
+    assert "worth twenty-one points and more to Naive and EWC, and eleven to LwF" in text
+    assert min(gain["naive"][1], gain["ewc"][1]) > 21
+    assert int(gain["lwf"][1]) == 11
+    left = {name: means[name, "mocov2"][2] / means[(name,)][2] for name in names[:3]}
+    assert "they forget a third of what they forgot, LwF less than half" in text
+    assert left["naive"] == pytest.approx(1 / 3, abs=0.03)
+    assert left["ewc"] == pytest.approx(1 / 3, abs=0.03)
+    assert left["lwf"] < 0.5
+    assert round((means["naive", "mocov2", 0] - means[("naive",)])[1]) == 1
+    behind = [means[("dlcpa-mocov2",)][1] - means[name, "mocov2"][1] for name in names[:3]]
+    assert "behind DLCPA with MoCoV2 by two to six points" in text
+    assert (round(min(behind)), round(max(behind))) == (2, 6)
+    assert abs(means["lwf", "mocov2"][1] - means[("dlcpa-a",)][1]) < 1
+    assert max(abs(of_method[0]) for of_method in gain.values()) < 0.2
