@@ -20,7 +20,7 @@ from benchmarks.markup import as_markdown
 from benchmarks.methods import METHODS
 from benchmarks.orders import order_tables
 from benchmarks.origin import commit
-from benchmarks.tables import comparison_table
+from benchmarks.tables import comparison_table, experiment_table, results_of
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -298,3 +298,21 @@ def test_what_the_readme_says_of_the_loss_for_baselines():
     assert (round(min(behind)), round(max(behind))) == (2, 6)
     assert abs(means["lwf", "mocov2"][1] - means[("dlcpa-a",)][1]) < 1
     assert max(abs(of_method[0]) for of_method in gain.values()) < 0.2
+
+
+def test_what_the_readme_says_of_the_number_of_tasks():
+    readme = (ROOT / "README.md").read_text()
+    results = load_results(RESULTS)[0]
+    assert as_markdown(experiment_table("table7", "lab", results)) in readme
+    assert "DLCPA leads with any number of tasks, by six to eight points" in readme
+    for result in results_of("table7", "lab", results):
+        check_same(result, cell_of(result))
+    leads = []
+    for num_tasks in (5, 10, 20):
+        found = {}
+        for result in results_of("table7", "lab", results):
+            if result["setting"] == f"lab-cifar100-{num_tasks}":
+                found.setdefault(result["method"], []).append(100 * result["class_il"]["ACC"])
+        means = {name: np.mean(found[name]) for name in EXPERIMENTS["table7"].methods}
+        leads.append(means.pop("dlcpa-mocov2") - max(means.values()))
+    assert (round(min(leads)), round(max(leads))) == (6, 8)
