@@ -16,7 +16,7 @@ from avalanche_dlcpa.random_states import preserved_random_states
 def expect_copyable(
     model: nn.Module, x: Tensor, *, owner: Any, task_labels: Tensor | None = None
 ) -> None:
-    """Look once, in a pass of a copy in evaluation mode, whether it has weights of its own.
+    """Look once, in a pass of a copy, whether it has weights of its own.
 
     A function that a module holds, or a hook, is not copied with it: what it looks up where it was
     made stays what it was. In a copy without gradients such a weight shows by its gradient. Draws
@@ -34,7 +34,7 @@ def expect_copyable(
     if owner.copy_suits:
         return
     plain: nn.Module = getattr(model, "_orig_mod", model)  # of torch.compile, not to do it twice
-    twin = copy.deepcopy(plain).requires_grad_(False).eval()
+    twin = copy.deepcopy(plain).requires_grad_(False)
     with preserved_random_states(x.device), torch.enable_grad():
         answer = avalanche_forward(twin, x.detach(), task_labels)
     if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in tree_leaves(answer)):
