@@ -52,9 +52,9 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
     ``Naive(..., plugins=[CumulativeParameterAveragingPlugin()])``. It trains its own model as ever.
     After every optimizer step `averaged_model` holds the mean of the model over the experiences up
     to the present one (Eq. 8), with memory for one snapshot, and every evaluation answers with it.
-    Rows and heads that a model grows are averaged since the
-    experience in which they appeared. Batch norm statistics do not average well: they are computed
-    anew on the experience's own images at its end. All other buffers are those of the model.
+    Rows and heads that a model grows are averaged since the experience in which they appeared.
+    Batch norm statistics do not average well: they are computed anew on the experience's own images
+    at its end. All other buffers are those of the model.
 
     Args:
         update: ``"cumulative"``, or the rules of the paper's ablations ``"ema"`` and ``"copy"``.

@@ -342,6 +342,19 @@ def with_buffers(kind):
     return model
 
 
+class Scaled(CrossEntropyLoss):
+    """A loss in units of its own running mean."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, logits, targets):
+        loss = super().forward(logits, targets)
+        self.scale.lerp_(loss.detach(), 0.1)
+        return loss / self.scale
+
+
 BUFFERS = ["instance norm", "spectral norm", "in place", "anew"]
 
 
@@ -363,16 +376,6 @@ def test_the_mean_of_one_model_answers_as_that_model(kind):
 
 @pytest.mark.parametrize("kind", [*BUFFERS, "criterion"])
 def test_a_corrupt_image_leaves_every_buffer_as_it_was(kind):
-    class Scaled(CrossEntropyLoss):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("scale", torch.ones(()))
-
-        def forward(self, logits, targets):
-            loss = super().forward(logits, targets)
-            self.scale.lerp_(loss.detach(), 0.1)
-            return loss / self.scale
-
     model = SmallCNN() if kind == "criterion" else with_buffers(kind)
     criterion = Scaled() if kind == "criterion" else CrossEntropyLoss()
     states = []
@@ -396,18 +399,8 @@ def test_a_corrupt_image_leaves_every_buffer_as_it_was(kind):
 
 @pytest.mark.parametrize("kind", [*BUFFERS, "criterion"])
 def test_training_that_diverges_takes_every_buffer_back(kind):
-    class Running(CrossEntropyLoss):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("mean", torch.zeros(()))
-
-        def forward(self, logits, targets):
-            loss = super().forward(logits, targets)
-            self.mean.lerp_(loss.detach(), 0.1)
-            return loss
-
     model = SmallCNN() if kind == "criterion" else with_buffers(kind)
-    criterion = Running() if kind == "criterion" else CrossEntropyLoss()
+    criterion = Scaled() if kind == "criterion" else CrossEntropyLoss()
     states = []
 
     def remember(strategy):
