@@ -137,9 +137,16 @@ class ParameterAverage:
 
     @torch.no_grad()
     def end(self, source: Iterable[Tensor]) -> None:
-        """Finish an experience: keep its mean, also where that is wider than its rounding."""
+        """Finish an experience: keep its mean, also where that is wider than its rounding.
+
+        A plugin may have put other weights back since the last update, such as those of the best
+        epoch: the mean and the copy are of ``source`` as it is now.
+        """
         if self.update == "cumulative":
             cumulative_average_(self._previous, self._previous, source, self._t)
+            torch._foreach_copy_(self.average, self._previous)
+        elif self.update == "copy":
+            self.update_(source)
         self._begun = False
 
     def state_dict(self) -> dict[str, Any]:

@@ -54,7 +54,9 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
     to the present one (Eq. 8), with memory for one snapshot, and every evaluation answers with it.
     Rows and heads that a model grows are averaged since the experience in which they appeared.
     Batch norm statistics do not average well: they are computed anew on the experience's own images
-    at its end. All other buffers are those of the model.
+    at its end, by the stream's transforms for evaluation, but for layers that are kept in
+    evaluation mode or serve other tasks. Weights that another plugin puts back at the end, such as
+    those of the best epoch, are those that count. All other buffers are those of the model.
 
     Args:
         update: ``"cumulative"``, or the rules of the paper's ablations ``"ema"`` and ``"copy"``.
@@ -159,8 +161,9 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Count the experience and compute the batch norm statistics of the mean."""
         assert self.averaged_model is not None
-        source = _parameters(strategy.model)
+        mean, source = _parameters(self.averaged_model), _parameters(strategy.model)
         for _, blocks, average in self._generations:
+            average.average = _pieces(blocks, mean)
             average.end(_pieces(blocks, source))
         self.num_averaged += 1
         self._take_buffers(strategy)

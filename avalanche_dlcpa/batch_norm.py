@@ -58,9 +58,10 @@ def recalibrate_batch_norm_(
 ) -> None:
     """Replace the running statistics of batch norm by the mean over a dataset, in place.
 
-    Changes nothing else, and nothing in a model without batch norm. The order of the images is
-    drawn from a generator of its own. A last batch that is not full is left out, unless it is the
-    only one.
+    Changes nothing else, and nothing in a model without batch norm. Layers that the images do not
+    pass in training mode keep theirs: frozen ones, and those of other tasks. The order of the
+    images is drawn from a generator of its own. A last batch that is not full is left out, unless
+    it is the only one.
 
     Args:
         model: Answers mini-batches.
@@ -83,4 +84,5 @@ def recalibrate_batch_norm_(
     found = [layer.state_dict() for layer in copy.deepcopy(batch_norms(model))]
     others.restore()
     for layer, state in zip(batch_norms(model), found, strict=True):
-        layer.load_state_dict(state)
+        if state.get("num_batches_tracked", 0) > 0:
+            layer.load_state_dict(state)

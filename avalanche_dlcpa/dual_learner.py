@@ -45,7 +45,8 @@ class DualLearner(DynamicModule):
         head: Name of that layer, such as ``"fc"`` or ``"classifier.1"``; None: found by name or as
             the last ``nn.Linear``.
         bn_statistics: What batch norm of the stable learner uses at evaluation: its ``"running"``
-            statistics, those ``"recalibrated"`` on the experience's own images at its end, or those
+            statistics, those ``"recalibrated"`` on the experience's own images at its end (by the
+            stream's transforms for evaluation, whatever a plugin does to mini-batches), or those
             of the test ``"batch"`` (as in the authors' runs; a prediction then depends on the
             other images of its batch).
 

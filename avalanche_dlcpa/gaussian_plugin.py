@@ -50,7 +50,8 @@ class GaussianClassifierPlugin(SupervisedPlugin):
     From the start of an experience to its end, before there are statistics of its classes, the
     trained classifiers answer, also after an experience that was broken off. Kept are D x D and
     K x D numbers; in training a copy of the feature extractor as it was before the experience, too.
-    The mean of a class with a single image is the feature of that image.
+    The mean of a class with a single image is the feature of that image. The pass reads the images
+    by the stream's transforms for evaluation: what a plugin does to mini-batches it does not see.
 
     Together with a `CumulativeParameterAveragingPlugin`, which comes before it in the list, the
     features are those of the averaged model.
@@ -144,7 +145,7 @@ class GaussianClassifierPlugin(SupervisedPlugin):
             return
         assert self.head is not None
         if not self.model_suits:
-            watch_answer_(strategy.model, self.head, self)
+            watch_answer_(strategy.model, self.head, self, at_evaluation=True)
         task_labels = task_labels_in(strategy.mbatch, strategy.experience.dataset)
         expect_copyable(strategy.model, strategy.mb_x, owner=self, task_labels=task_labels)
 

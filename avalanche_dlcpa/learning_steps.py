@@ -95,7 +95,7 @@ class LearningSteps:
         """
         strategy, model = self.strategy, self.strategy.model
         if not strategy.model_suits:
-            watch_next_pass_(model.plastic, tap_of(model.plastic), strategy)
+            watch_next_pass_(model.plastic, tap_of(model.plastic), strategy, at_evaluation=True)
         if self._buffers is not None:
             self._buffers.keep()
         features: Sequence[Tensor]

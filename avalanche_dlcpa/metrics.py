@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from avalanche.training.templates import SupervisedTemplate
 
 __all__ = [
+    "SUMMARY_NAMES",
     "ScenarioAccuracy",
     "class_il_metrics",
     "predicted_classes",
@@ -48,6 +49,7 @@ _SUMMARIES: Mapping[str, Callable[[np.ndarray], float]] = {
     "BWT": backward_transfer,
     "Forgetting": forgetting,
 }
+SUMMARY_NAMES = tuple(f"{prefix}_{name}" for prefix in _PREFIXES.values() for name in _SUMMARIES)
 
 
 def predicted_classes(logits: Tensor, *, columns: Tensor | None = None) -> Tensor:
@@ -85,6 +87,9 @@ class ScenarioAccuracy(PluginMetric[float]):
     - Task-IL of an experience none of whose classes was ever trained: a guess among the classes of
       a task is not a result. The first time this happens, there is a warning.
     - ACC, BWT, ... where an accuracy that they need was never evaluated.
+
+    As the tasks that count become more with each experience, ACC and the others (`SUMMARY_NAMES`)
+    are nothing for Avalanche's `EarlyStoppingPlugin` to watch.
 
     Experience i of an evaluated stream must hold test data for experience i of the training stream.
     Only Python numbers are kept, no data and no tensors.

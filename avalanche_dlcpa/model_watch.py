@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from avalanche.models import MultiTaskModule
 from torch import Tensor, nn
 
+from avalanche_dlcpa.random_states import preserved_random_states
+
 
 def watch_next_pass_(
-    model: nn.Module, head: nn.Module, owner: Any, *, answers_alone: bool = True
+    model: nn.Module,
+    head: nn.Module,
+    owner: Any,
+    *,
+    answers_alone: bool = True,
+    at_evaluation: bool = False,
 ) -> None:
     """At its next pass, look whether a model suits those who take its features from its head.
 
@@ -23,6 +32,7 @@ def watch_next_pass_(
         head: A module in it; what `detach_head` left in its place will do, see `tap_of`.
         owner: Who asks; ``owner.model_suits`` becomes True where nothing was raised.
         answers_alone: Whether a model with further outputs is refused, too; else it passes.
+        at_evaluation: Whether to look, in a pass of a copy, at evaluation mode as well.
     """
     given: list[int] = []
     seen: list[tuple[Tensor, int]] = []
@@ -41,22 +51,25 @@ def watch_next_pass_(
         outputs = list(seen)
         seen.clear()
         is_alone = isinstance(answer, Tensor)
+        when = "" if model.training else " in evaluation mode"
         if not is_alone and answers_alone:
             raise ValueError(
-                "Expected `model` to answer with what its head gives alone, got "
+                f"Expected `model` to answer with what its head gives alone, got{when} "
                 f"{type(answer).__name__}: return the logits, and leave further outputs out."
             )
         if is_alone and outputs and not any(_is_same(answer, *output) for output in outputs):
             raise ValueError(
                 "Expected `model` to answer with what its head gives, got one that does something "
-                "after it, such as a softmax or a scale, through which the features would go "
-                "instead: leave that to the criterion, do it before, or name another `head`."
+                f"after it{when}, such as a softmax or a scale, through which the features would "
+                "go instead: leave that to the criterion, do it before, or name another `head`."
             )
         if given != [x._version for x in inputs if isinstance(x, Tensor)]:
             raise ValueError(
                 "Expected `model` to leave its input as it is, got one that writes into it, and "
                 "several networks look at the same images: x = x - mean instead of x.sub_(mean)."
             )
+        if at_evaluation:
+            _look_at_evaluation(model, head, inputs)
         owner.model_suits = True
 
     handles = [
@@ -66,14 +79,23 @@ def watch_next_pass_(
     ]
 
 
-def watch_answer_(model: nn.Module, head: str, owner: Any, *, answers_alone: bool = True) -> None:
+def _look_at_evaluation(model: nn.Module, head: nn.Module, inputs: tuple[Any, ...]) -> None:
+    """The same of a copy in evaluation mode, where others than in training may come last."""
+    name = next(name for name, module in model.named_modules() if module is head)
+    twin = copy.deepcopy(model).eval()
+    watch_next_pass_(twin, twin.get_submodule(name), SimpleNamespace())
+    with preserved_random_states(inputs[0].device), torch.no_grad():
+        twin(*inputs)
+
+
+def watch_answer_(model: nn.Module, head: str, owner: Any, **options: bool) -> None:
     """The same by the name of the head.
 
     A multi-task model of Avalanche's, which puts the answers of several tasks together, is not
     looked at.
     """
     if not isinstance(model, MultiTaskModule):
-        watch_next_pass_(model, model.get_submodule(head), owner, answers_alone=answers_alone)
+        watch_next_pass_(model, model.get_submodule(head), owner, **options)
 
 
 def _is_same(answer: Tensor, output: Tensor, version: int) -> bool:

@@ -18,7 +18,7 @@ class ModelParameters:
     """The parameters of a user's model, by what becomes of them.
 
     Attributes:
-        plastic: Those of the plastic learner that take gradients, by name.
+        plastic: Those of the plastic learner, by name, frozen ones too.
         others: Those of the head, which the classifiers replace, and of a ready `DualLearner`'s
             stable learner and classifiers.
     """
@@ -43,7 +43,7 @@ def split_parameters(model: nn.Module, head: str | None) -> ModelParameters:
         inside = {id(p) for name, p in every if not name.startswith(below_head)}
     plastic, others = {}, []
     for name, parameter in model.named_parameters():
-        if id(parameter) in inside and parameter.requires_grad:
+        if id(parameter) in inside:
             plastic[name] = parameter
         else:
             others.append(parameter)
@@ -58,17 +58,18 @@ def check_optimizer(
     Raises:
         ValueError: It lacks plastic parameters or holds foreign ones, or there are none.
     """
-    if not parameters.plastic:
+    learning = {name: p for name, p in parameters.plastic.items() if p.requires_grad}
+    if not learning:
         raise ValueError(
             "Expected `model` to have parameters to learn below its head, got a frozen one: set "
             "requires_grad_(True) on those that the plastic learner shall train."
         )
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    lacking = [name for name, p in parameters.plastic.items() if id(p) not in held]
+    held = _held(optimizer)
+    lacking = [name for name, p in learning.items() if id(p) not in held]
     if lacking:
         raise ValueError(
             f"Expected `optimizer` to hold every parameter of the plastic learner, got one that "
-            f"lacks {len(lacking)} of {len(parameters.plastic)}, such as '{lacking[0]}': build it "
+            f"lacks {len(lacking)} of {len(learning)}, such as '{lacking[0]}': build it "
             "from model.parameters(), and freeze what shall not learn with requires_grad_(False)."
         )
     known = [*parameters.plastic.values(), *parameters.others]
@@ -93,15 +94,39 @@ def adopt_parameters_(
     """Make the optimizer train the plastic learner and the self-supervised head, nothing else.
 
     The head's parameters stay in the group where the user put them, or join the first group of
-    plastic ones, in place.
+    plastic ones, in place. Frozen parameters stay, too: without a gradient they do not move, and
+    thawed they learn.
     """
     heads = [] if ssl is None else [p for p in ssl.parameters() if p.requires_grad]
     trained = {id(p) for p in [*parameters.plastic.values(), *heads]}
     for group in optimizer.param_groups:
         group["params"] = [p for p in group["params"] if id(p) in trained]
         group.pop("param_names", None)  # of an optimizer of named parameters, some of which left
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    held = _held(optimizer)
     add_parameters_(optimizer, [p for p in heads if id(p) not in held])
+
+
+def expect_all_held(
+    optimizer: Optimizer, plastic: nn.Module, ssl: SelfSupervisedHead | None = None
+) -> None:
+    """Refuse an optimizer that lacks what takes gradients by now, before an experience.
+
+    Raises:
+        ValueError: Parameters were thawed that it never held, or it was exchanged for another.
+    """
+    held = _held(optimizer)
+    named = [*plastic.named_parameters(), *(() if ssl is None else ssl.named_parameters())]
+    lacking = [name for name, p in named if p.requires_grad and id(p) not in held]
+    if lacking:
+        raise ValueError(
+            "Expected the strategy's optimizer to hold every parameter that takes gradients, got "
+            f"one that lacks {len(lacking)}, such as '{lacking[0]}', which would not learn: call "
+            "`strategy.optimizer.add_param_group({'params': [...]})`, or requires_grad_(False)."
+        )
+
+
+def _held(optimizer: Optimizer) -> set[int]:
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
 
 
 def add_parameters_(optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 from avalanche.training.plugins import EarlyStoppingPlugin, LRSchedulerPlugin
 from torch.optim import Optimizer
 
+from avalanche_dlcpa.metrics import SUMMARY_NAMES
+
 _ALL_GRADIENTS = (
     "it compares gradients of the whole model, and the classifiers have a step of their own"
 )
@@ -80,7 +82,7 @@ def check_plugins(plugins: Iterable[Any], optimizer: Optimizer, eval_every: int)
     Raises:
         ValueError: A plugin of `REFUSED` or a subclass of one; a learning rate plugin with another
             optimizer or with a scheduler that does not start anew; one that watches evaluations
-            in training, although there are none.
+            in training, although there are none, or a mean over the tasks learned so far.
     """
     for plugin in plugins:
         for name in _names(plugin):
@@ -96,12 +98,25 @@ def check_plugins(plugins: Iterable[Any], optimizer: Optimizer, eval_every: int)
                 f"Expected `eval_every` to be at least 1 with {type(plugin).__name__}, which "
                 f"watches evaluations in training, got {eval_every}."
             )
+        if isinstance(plugin, EarlyStoppingPlugin):
+            _check_watched_metric(plugin)
 
 
 def _watches_evaluations(plugin: Any) -> bool:
     if isinstance(plugin, LRSchedulerPlugin):
         return plugin.metric == "val_loss"
     return isinstance(plugin, EarlyStoppingPlugin)
+
+
+def _check_watched_metric(plugin: EarlyStoppingPlugin) -> None:
+    """What it watches must be of the same tasks before the first epoch as after it."""
+    if plugin.metric_name in SUMMARY_NAMES:
+        raise ValueError(
+            "Expected EarlyStoppingPlugin to watch a metric that means the same in all epochs, got "
+            f"'{plugin.metric_name}', a summary over the tasks learned so far, which has one task "
+            "less before the first epoch and is not beaten: watch 'Top1_Acc_Stream' of Avalanche's "
+            "accuracy_metrics(stream=True)."
+        )
 
 
 def _names(plugin: Any) -> list[str]:

@@ -44,6 +44,7 @@ from avalanche_dlcpa.model_watch import watch_next_pass_
 from avalanche_dlcpa.optimizer import (
     adopt_parameters_,
     check_optimizer,
+    expect_all_held,
     remove_parameters_,
     split_parameters,
     start_afresh_,
@@ -229,6 +230,7 @@ class SingleTaskStrategy(SupervisedTemplate):
 
         Avalanche's own would add every parameter of the model.
         """
+        expect_all_held(self.optimizer, self.model.extractor)
         remove_parameters_(self.optimizer, self.model.classifiers)
         self.optimizer.param_groups[self._group]["params"] += self.model.classifier.parameters()
         if reset_optimizer_state:
@@ -240,7 +242,7 @@ class SingleTaskStrategy(SupervisedTemplate):
             expect_copyable(self.model.extractor, self.mb_x, owner=self)
         if self.is_training and not self.model_suits:
             extractor = self.model.extractor
-            watch_next_pass_(extractor, tap_of(extractor), self)
+            watch_next_pass_(extractor, tap_of(extractor), self, at_evaluation=True)
         return self.model(self.mb_x, self._task_labels())
 
     def _task_labels(self) -> Tensor | None:
@@ -263,7 +265,6 @@ class SingleTaskStrategy(SupervisedTemplate):
             self.dataloader = self._at_least_two.loader
         self._at_least_two.loader = self._last_good = None
         if self._average is not None:
-            self._average.update_(self.model.extractor.parameters())
             self._average.end(self.model.extractor.parameters())
         self.model.end_task()
         with preserved_random_states(self.device):  # Theta does not depend on what predicts

@@ -54,6 +54,7 @@ from avalanche_dlcpa.optimizer import (
     add_parameters_,
     adopt_parameters_,
     check_optimizer,
+    expect_all_held,
     remove_parameters_,
     split_parameters,
     start_afresh_,
@@ -408,6 +409,7 @@ class DLCPAStrategy(ResumableTemplate):
 
         Avalanche's own would add every parameter of the model.
         """
+        expect_all_held(self.optimizer, self.model.plastic, self.ssl)
         if reset_optimizer_state:
             start_afresh_(self.optimizer)
 

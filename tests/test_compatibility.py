@@ -103,6 +103,13 @@ def test_early_stopping_restores_the_best_model_with_a_right_mean():
         torch.testing.assert_close(previous, [p.detach() for p in expected])
 
 
+@pytest.mark.parametrize("name", ["ClassIL_ACC", "TaskIL_Forgetting"])
+def test_early_stopping_is_not_to_watch_a_mean_over_the_tasks_so_far(name):
+    plugin = EarlyStoppingPlugin(patience=2, val_stream_name="test_stream", metric_name=name)
+    with pytest.raises(ValueError, match=f"got '{name}', .* watch 'Top1_Acc_Stream'"):
+        strategy_of(SmallCNN(), plugins=[plugin], eval_every=1)
+
+
 @proves("plugins", "LRSchedulerPlugin")
 def test_a_learning_rate_plugin_of_avalanche_drives_the_plastic_optimizer():
     model, recorder = SmallCNN(), Recorder()

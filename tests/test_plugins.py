@@ -213,6 +213,30 @@ def test_training_is_the_same_with_and_without_the_plugin():
         assert torch.equal(value, states[1][name]), name
 
 
+@pytest.mark.parametrize("update", ["cumulative", "copy"])
+def test_weights_that_are_put_back_at_the_end_are_those_that_count(update):
+    """As EarlyStoppingPlugin and others do with the best epoch."""
+
+    class First(SupervisedPlugin):
+        def after_training_epoch(self, strategy, **kwargs):
+            if strategy.clock.train_exp_epochs == 0:
+                self.best = copy.deepcopy(strategy.model.state_dict())
+
+        def after_training_exp(self, strategy, **kwargs):
+            strategy.model.load_state_dict(self.best)
+
+    average = CumulativeParameterAveragingPlugin(update=update)
+    strategy = naive(mlp(), [First(), average])
+    trained = []
+    for experience in stream().train_stream:
+        strategy.train(experience)
+        trained.append([p.detach().clone() for p in strategy.model.parameters()])
+        used = trained if update == "cumulative" else trained[-1:]
+        mean = [torch.stack(snapshots).mean(dim=0) for snapshots in zip(*used, strict=True)]
+        averaged = [p.detach() for p in average.averaged_model.parameters()]
+        torch.testing.assert_close(averaged, mean)
+
+
 def test_batch_norm_statistics_are_those_of_the_averaged_model_on_the_data():
     average = CumulativeParameterAveragingPlugin()
     strategy = naive(with_batch_norm(), [average])

@@ -20,6 +20,7 @@ from avalanche.benchmarks.utils import (
 from avalanche.benchmarks.utils.data_attribute import DataAttribute
 from avalanche.checkpointing import maybe_load_checkpoint, save_checkpoint
 from avalanche.core import SupervisedPlugin
+from avalanche.models import MultiHeadClassifier, MultiTaskModule
 from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin
 from avalanche.training.supervised import JointTraining, Naive
 from helpers import (
@@ -123,6 +124,31 @@ def test_a_model_whose_features_are_no_features_is_refused(user, kind, reason):
         with pytest.raises(ValueError, match=reason):
             strategy.train(nc_stream().train_stream[0])
     assert all(map(torch.equal, parameters, before))
+
+
+class AtEvaluation(SmallCNN):
+    """Training asks for logits, evaluation for probabilities."""
+
+    def forward(self, x):
+        logits = super().forward(x)
+        return logits if self.training else logits.softmax(dim=1)
+
+
+@pytest.mark.parametrize("user", ["DLCPA", "STL", "Gaussian"])
+def test_a_model_that_does_more_at_evaluation_is_refused_before_it_has_learned(user):
+    model = AtEvaluation()
+    parameters = list(model.parameters())
+    before = [parameter.detach().clone() for parameter in parameters]
+    strategy = USERS[user](model)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="does something after it in evaluation mode"):
+            strategy.train(nc_stream().train_stream[0])
+    assert all(map(torch.equal, parameters, before))
+
+
+@pytest.mark.parametrize("user", ["loss", "alignment"])
+def test_features_that_are_of_training_alone_may_be_others_at_evaluation(user):
+    USERS[user](AtEvaluation()).train(nc_stream(per_class=8).train_stream[0])
 
 
 class WithSecondAnswer(SmallCNN):
@@ -494,6 +520,67 @@ def test_the_average_has_the_buffers_of_the_model_however_they_come_and_go():
         assert value is None or torch.equal(found[name], value)
 
 
+class FrozenNorm(SmallCNN):
+    """Keeps the statistics of its pretraining, far from those of a fresh layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm.running_mean.fill_(5.0)
+        self.norm.running_var.fill_(0.25)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+
+@pytest.mark.parametrize(
+    ("make", "mean_of"),
+    [
+        (
+            lambda model: strategy_of(model, bn_statistics="recalibrated"),
+            lambda strategy: strategy.model.stable,
+        ),
+        (lambda model: stl(model, predict_with="mean"), lambda strategy: strategy.model.mean),
+        (
+            lambda model: naive(model, plugins=[CumulativeParameterAveragingPlugin()]),
+            lambda strategy: strategy.plugins[0].averaged_model,
+        ),
+    ],
+    ids=["DLCPA", "STL-me", "plugin"],
+)
+def test_batch_norm_in_evaluation_mode_keeps_its_statistics(make, mean_of):
+    strategy = make(FrozenNorm())
+    strategy.train(nc_stream(per_class=8).train_stream[:2])
+    norm = mean_of(strategy).norm
+    assert norm.running_mean.unique().tolist() == [5.0]
+    assert norm.running_var.unique().tolist() == [0.25]
+
+
+def test_the_mean_keeps_the_batch_norm_of_other_tasks():
+    class NormOfTask(MultiTaskModule):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 3, stride=2)
+            self.norms = nn.ModuleList([nn.BatchNorm2d(8) for _ in range(2)])
+            self.classifier = MultiHeadClassifier(8, 2)
+
+        def forward_single_task(self, x, task_label):
+            x = self.norms[task_label](self.conv(x)).relu()
+            return self.classifier(x.mean(dim=(2, 3)), task_label)
+
+    average = CumulativeParameterAveragingPlugin()
+    strategy = naive(NormOfTask(), plugins=[average])
+    stream = tensors_stream(task_labels=[0, 1, 0], per_class=8).train_stream
+    strategy.train(stream[0])
+    first = average.averaged_model.norms[0].running_mean.clone()
+    strategy.train(stream[1])
+    first_now, second = (norm.running_mean for norm in average.averaged_model.norms)
+    assert torch.equal(first_now, strategy.model.norms[0].running_mean)
+    assert not torch.equal(first_now, first)  # computed anew while it was the one of its task
+    assert second.count_nonzero() == 8
+
+
 def test_an_alignment_of_the_strategys_own_model_counts_no_batch_twice():
     counts = []
     for plugins in ([], [ClassifierAlignmentPlugin()]):
@@ -602,6 +689,49 @@ def test_a_weight_that_the_head_shares_with_a_layer_below_is_trained(make):
     strategy.train(nc_stream(per_class=8).train_stream[0])
     assert not torch.equal(model.middle.weight, before)
     assert model.middle.weight.grad is None
+
+
+@pytest.mark.parametrize("make", [strategy_of, stl])
+def test_a_layer_that_is_thawed_learns_from_then_on(make):
+    model = SmallCNN()
+    weight = model.conv.weight.requires_grad_(False)
+    before = weight.detach().clone()
+    strategy, stream = make(model), nc_stream(per_class=8).train_stream
+    strategy.train(stream[0])
+    assert torch.equal(weight, before)
+    weight.requires_grad_(True)
+    strategy.train(stream[1])
+    assert not torch.equal(weight, before)
+
+
+@pytest.mark.parametrize("make", [strategy_of, stl])
+def test_what_the_optimizer_never_held_is_not_left_behind(make):
+    model = SmallCNN()
+    model.conv.requires_grad_(False)
+    optimizer = SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    if make is stl:
+        strategy = SingleTaskStrategy(
+            model=model, optimizer=optimizer, train_mb_size=16, evaluator=None
+        )
+    else:
+        strategy = strategy_of(model, optimizer=optimizer)
+    stream = nc_stream(per_class=8).train_stream
+    strategy.train(stream[0])
+    model.conv.requires_grad_(True)
+    before = model.conv.weight.detach().clone()
+    with pytest.raises(ValueError, match=r"lacks 2, such as 'conv\.weight', which would not"):
+        strategy.train(stream[1])
+    optimizer.add_param_group({"params": model.conv.parameters()})
+    strategy.train(stream[1])
+    assert not torch.equal(model.conv.weight, before)
+
+
+def test_an_optimizer_that_is_exchanged_has_to_hold_the_self_supervised_head():
+    strategy, stream = strategy_of(SmallCNN(), ssl=small_head("simclr")), nc_stream().train_stream
+    strategy.train(stream[0])
+    strategy.optimizer = SGD(strategy.model.plastic.parameters(), lr=0.05)
+    with pytest.raises(ValueError, match=r"lacks \d, such as 'projector"):
+        strategy.train(stream[1])
 
 
 def test_parameters_that_are_no_numbers_to_average_are_refused():
