@@ -166,7 +166,9 @@ EXPERIMENTS = {
     ),
     "loss-surface": Experiment(
         "Loss over the plane of two tasks' extractors", ("cifar100-10",),
-        ("loss-surface",), changes=({}, {"ssl": "mocov2"}),
+        ("loss-surface",),
+        # the loss brings its views, which take the place of the augmentation: so these alone, too
+        changes=({}, {"ssl": "mocov2", "ssl_weight": 0.0}, {"ssl": "mocov2"}),
     ),
 }  # fmt: skip
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -302,8 +302,7 @@ def loss_surfaces_figure(results: Sequence[Result]) -> Figure:
     for result, row in zip(
         shown, figure.subplots(len(shown), num_tasks, squeeze=False), strict=True
     ):
-        ssl = result["changes"].get("ssl")
-        kind = "supervised loss" if ssl is None else f"with self-supervised loss ({ssl})"
+        kind = _loss_of(result["changes"])
         for axes, (task, losses) in zip(row, result["losses"].items(), strict=True):
             points: Mapping[str, tuple[float, float]] = result["points"]
             plot_loss_surface(
@@ -311,6 +310,15 @@ def loss_surfaces_figure(results: Sequence[Result]) -> Figure:
             )
             axes.set_title(f"{task}, {kind}, seed {result['seed']}", fontsize=10)
     return figure
+
+
+def _loss_of(changes: Mapping[str, Any]) -> str:
+    """What the extractors of a loss surface were trained with."""
+    if "ssl" not in changes:
+        return "supervised loss"
+    if changes.get("ssl_weight") == 0:
+        return "supervised loss on two views"
+    return f"with self-supervised loss ({changes['ssl']})"
 
 
 _DRAWINGS: dict[str, Callable[[Sequence[Result]], Figure]] = {

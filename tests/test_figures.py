@@ -173,13 +173,13 @@ def test_linear_probe_is_the_mean_over_seeds():
     assert [t.get_text() for t in axes.get_yticklabels()] == ["a", "b", "STL", "STL-me"]
 
 
-def surface(seed, ssl=None, height=1.0):
+def surface(seed, height=1.0, **changes):
     grid = [[height, 2.0], [3.0, 4.0]]
     return {
         "method": "loss-surface",
         "setting": LAB,
         "seed": seed,
-        "changes": {} if ssl is None else {"ssl": ssl},
+        "changes": changes,
         "losses": {"task 1": grid, "task 2": grid},
         "x": [0.0, 1.0],
         "y": [0.0, 1.0],
@@ -188,11 +188,15 @@ def surface(seed, ssl=None, height=1.0):
 
 
 def test_loss_surfaces_are_of_the_lowest_seed_on_one_scale():
-    figure = loss_surfaces_figure([surface(3), surface(1), surface(2, "mocov2", height=0.1)])
+    views = surface(1, ssl="mocov2", ssl_weight=0.0)
+    loss = surface(2, ssl="mocov2", height=0.1)
+    figure = loss_surfaces_figure([surface(3), surface(1), views, loss])
     axes = panels(figure)
     assert [ax.get_title() for ax in axes] == [
         "task 1, supervised loss, seed 1",
         "task 2, supervised loss, seed 1",
+        "task 1, supervised loss on two views, seed 1",
+        "task 2, supervised loss on two views, seed 1",
         "task 1, with self-supervised loss (mocov2), seed 2",
         "task 2, with self-supervised loss (mocov2), seed 2",
     ]
