@@ -20,7 +20,7 @@ from benchmarks.markup import as_markdown
 from benchmarks.methods import METHODS
 from benchmarks.orders import order_tables
 from benchmarks.origin import commit
-from benchmarks.tables import comparison_table, experiment_table, results_of
+from benchmarks.tables import comparison_table, experiment_table, numbers_behind, results_of
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -316,3 +316,42 @@ def test_what_the_readme_says_of_the_number_of_tasks():
         means = {name: np.mean(found[name]) for name in EXPERIMENTS["table7"].methods}
         leads.append(means.pop("dlcpa-mocov2") - max(means.values()))
     assert (round(min(leads)), round(max(leads))) == (6, 8)
+
+
+def test_what_the_readme_says_of_the_orders_of_the_tasks():
+    readme = (ROOT / "README.md").read_text()
+    results = load_results(RESULTS)[0]
+    assert as_markdown(experiment_table("table10", "lab", results)) in readme
+    found = {scenario: [] for scenario in ("class_il", "task_il")}
+    for result in results_of("table10", "lab", results):
+        check_same(result, cell_of(result))
+        for scenario, accuracies in found.items():
+            accuracies.append(100 * result[scenario]["ACC"])
+    assert "by half a point in Class-IL and by a point in Task-IL" in readme
+    assert np.std(found["class_il"], ddof=1) == pytest.approx(0.5, abs=0.1)
+    assert np.std(found["task_il"], ddof=1) == pytest.approx(1, abs=0.2)
+    natural = [r for r in lab_grid() if r["method"] == "dlcpa-mocov2"]
+    for scenario, accuracies in found.items():
+        assert len(accuracies) == 5
+        in_order = 100 * np.mean([r[scenario]["ACC"] for r in natural])
+        assert in_order - np.mean(accuracies) == pytest.approx(1, abs=0.3)
+
+
+def test_what_the_readme_says_of_the_weight_of_the_supervised_loss():
+    readme = (ROOT / "README.md").read_text()
+    results = results_of("lambda", "lab", load_results(RESULTS)[0])
+    assert all(as_markdown(table) in readme for table in numbers_behind("lambda", results))
+    task_il, class_il = {}, {}
+    for result in results:
+        check_same(result, cell_of(result))
+        weight = result["changes"]["supervised_weight"]
+        task_il[weight] = 100 * result["task_il"]["ACC"]
+        class_il[weight] = 100 * result["class_il"]["ACC"]
+    assert sorted(task_il) == [0, 0.1, 1, 10, 100, 1000]
+    for accuracy in (task_il, class_il):
+        in_order = [accuracy[weight] for weight in sorted(accuracy)]
+        assert in_order[:4] == sorted(in_order[:4])
+        assert in_order[3:] == sorted(in_order[3:], reverse=True)
+    assert "without the supervised loss Task-IL is 17 points lower" in " ".join(readme.split())
+    lower = {weight: round(task_il[10] - accuracy) for weight, accuracy in task_il.items()}
+    assert (lower[0], lower[100], lower[1000]) == (17, 5, 7)
