@@ -60,7 +60,8 @@ class ResumableTemplate(SupervisedTemplate):
         and sees the strategy as it is in the checkpoint; `is_replaying` tells it so.
 
         One folder holds one run: give each seed and each setting its own. Random states are those
-        of Python, NumPy and torch; generators of the user's own are not kept.
+        of Python, NumPy and torch; generators of the user's own are not kept. A copy of the
+        strategy (`copy.deepcopy`, pickle, Avalanche's `save_checkpoint`) writes no checkpoints.
 
         Args:
             folder: Where the checkpoints are, the last two; it is made, and locked against other
@@ -141,6 +142,10 @@ class ResumableTemplate(SupervisedTemplate):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` told, between two experiences or amid the same one."""
         raise NotImplementedError
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the run: a copy must not write into the folder of this one."""
+        return {**self.__dict__, "_run": None}
 
     # The calls of a script ----------------------------------------------------------------------
 
