@@ -245,8 +245,8 @@ class GaussianClassifierPlugin(SupervisedPlugin):
             "options": self._options,
             "keys": [list(key) for key in self.keys],
             "statistics": None if self.statistics is None else dict(vars(self.statistics)),
-            "classifier": None if self._classifier is None else dict(self._classifier.state_dict()),
-            "previous": None if self._previous is None else dict(self._previous.state_dict()),
+            "classifier": None if self._classifier is None else self._classifier.state_dict(),
+            "previous": None if self._previous is None else self._previous.state_dict(),
         }
 
     @property

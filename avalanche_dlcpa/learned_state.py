@@ -26,10 +26,10 @@ def learned_state(strategy: DLCPAStrategy) -> dict[str, Any]:
     now = strategy._now
     temporary = None if now is None or now.temporary is None else now.temporary.state_dict()
     return {
-        "model": dict(strategy.model.state_dict()),
+        "model": strategy.model.state_dict(),
         "num_outputs": strategy.model.classifiers.num_outputs,
         "head_start": dataclasses.asdict(strategy.model.classifiers.start),
-        "ssl": None if strategy.ssl is None else dict(strategy.ssl.state_dict()),
+        "ssl": _state_of(strategy.ssl),
         "average": strategy._average.state_dict(),
         "optimizer": strategy.optimizer.state_dict(),
         "schedule": strategy._schedule.state_dict(),
@@ -170,4 +170,4 @@ def _attributes_of(owner: Any, path: str) -> dict[str, Any]:
 
 
 def _state_of(value: Any) -> dict[str, Any] | None:
-    return dict(value.state_dict()) if hasattr(value, "state_dict") else None
+    return value.state_dict() if hasattr(value, "state_dict") else None

@@ -23,6 +23,8 @@ NARROW_PROBE_TOLERANCE = 2e-2  # the same for parameters of less than 32 bits
 def load_stable(path: str | os.PathLike[str], model: nn.Module) -> tuple[nn.Module, StableInfo]:
     """Load a file of `DualLearner.export` into a copy of a network.
 
+    Modules with a `_version` take the tensors for those of their present version.
+
     Args:
         path: The file. Loading runs no code from it.
         model: Built as the one that was trained, with any weights and any number of classes; it
@@ -56,7 +58,7 @@ def load_stable(path: str | os.PathLike[str], model: nn.Module) -> tuple[nn.Modu
     attach_head(loaded, like.new_empty(num_classes, start.in_features), bias)
     whose = f"'{path}' was exported from ({info.architecture})"
     _expect_same(loaded, tensors, whose)
-    loaded.load_state_dict(tensors)
+    _load_(loaded, tensors)
     loaded.eval()
     if info.image_shape is not None:
         _expect_same_answer(loaded, info, whose)
@@ -85,7 +87,18 @@ def load_features_(model: nn.Module, loaded: nn.Module, head: str) -> None:
     """Give a network the weights of a loaded one, all but those of its head, in place."""
     state = model_of(loaded).state_dict()
     body = {name: tensor for name, tensor in state.items() if not name.startswith(f"{head}.")}
-    model.load_state_dict(body, strict=False)  # `load_stable` has compared all names
+    _load_(model, body)  # `load_stable` has compared all names
+
+
+def _load_(model: nn.Module, tensors: Tensors) -> None:
+    """Load tensors of names that a model has, as those of its present code.
+
+    Its own state tells the versions of its modules, without which some take any state for an old
+    one, and migrate it or give up.
+    """
+    state = model.state_dict()
+    state.update(tensors)
+    model.load_state_dict(state)
 
 
 def load_classifiers_(dual: DualLearner, loaded: nn.Module, info: StableInfo) -> None:

@@ -11,6 +11,7 @@ from helpers import (
     STREAMS,
     Probe,
     SmallCNN,
+    VersionedCNN,
     assert_same_state,
     batch_of,
     mlp,
@@ -131,6 +132,14 @@ def test_a_head_without_bias(path):
         ValueError, match=r"'fc\.bias' is torch.float32 \[4\], where the file has none"
     ):
         load_stable(path, SmallCNN())
+
+
+def test_a_network_that_migrates_states_of_old_code(path):
+    strategy, stream = learned(VersionedCNN())
+    strategy.model.export(path)
+    network, _ = load_stable(path, VersionedCNN())
+    images = images_of_tasks(stream)
+    assert torch.equal(network(images), strategy.model.eval()(images))
 
 
 def test_recalibrated_statistics_go_with_it(path):
