@@ -14,10 +14,7 @@ from avalanche_dlcpa.files import first_line
 from avalanche_dlcpa.gaussian_plugin import GaussianClassifierPlugin
 from avalanche_dlcpa.model_head import attach_head, detach_head, model_of
 from avalanche_dlcpa.stable_file import StableInfo, Tensors, read_stable
-from avalanche_dlcpa.stable_model import probe
-
-PROBE_TOLERANCE = 1e-3  # of the largest logit; processors and libraries differ by far less
-NARROW_PROBE_TOLERANCE = 2e-2  # the same for parameters of less than 32 bits
+from avalanche_dlcpa.stable_model import is_same_answer, probe
 
 
 def load_stable(path: str | os.PathLike[str], model: nn.Module) -> tuple[nn.Module, StableInfo]:
@@ -141,9 +138,7 @@ def _expect_same_answer(model: nn.Module, info: StableInfo, whose: str) -> None:
             f"shape {info.image_shape} ({first_line(error)})."
         ) from error
     expected = torch.tensor(info.probe, dtype=torch.float64)
-    is_narrow = torch.finfo(next(model.parameters()).dtype).bits < 32
-    tolerance = NARROW_PROBE_TOLERANCE if is_narrow else PROBE_TOLERANCE
-    if not (found - expected).abs().max() <= tolerance * expected.abs().max():
+    if not is_same_answer(found, expected, model):
         raise ValueError(
             f"Expected `model` to be built as the one that {whose}, got one with the same tensors "
             "that answers otherwise: build it with the same arguments and version of its code."
