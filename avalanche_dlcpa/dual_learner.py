@@ -211,8 +211,8 @@ class DualLearner(DynamicModule):
             class_names: Names by class label, such as a data set's ``classes``; a dict by (task
                 label, class label) where class labels restart. Default: the labels themselves.
             image_shape: Shape of one input, such as (3, 32, 32). With it the file also holds the
-                answer to a fixed input, so that a network is refused that has the same tensors and
-                computes something else.
+                answer to a fixed input in [-1, 1], so that a network is refused that has the same
+                tensors and computes something else. The answer must be finite, and the same twice.
             normalization: Mean and deviation of each channel, for those who will prepare inputs.
 
         Raises:

@@ -29,10 +29,6 @@ class FolderLock:
     def __init__(self, descriptor: int):
         self._close = weakref.finalize(self, os.close, descriptor)
 
-    def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """Copies, and what comes out of a pickle of a strategy, hold no lock: None in its place."""
-        return type(None), ()
-
 
 def lock_folder(folder: Path) -> FolderLock | None:
     """Make a folder, and lock it for this process; one that it has locked already it may share.

@@ -21,6 +21,7 @@ from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.experiences import task_label_of, task_labels_in
 from avalanche_dlcpa.frozen_extractor import FrozenExtractor, experience_statistics
 from avalanche_dlcpa.gaussian import followed, linear_discriminants, shrinkage_of
+from avalanche_dlcpa.layer_states import layer_states, set_layer_states_
 from avalanche_dlcpa.model_copy import expect_copyable
 from avalanche_dlcpa.model_head import find_head
 from avalanche_dlcpa.model_watch import watch_answer_
@@ -246,8 +247,9 @@ class GaussianClassifierPlugin(SupervisedPlugin):
             "options": self._options,
             "keys": [list(key) for key in self.keys],
             "statistics": None if self.statistics is None else dict(vars(self.statistics)),
-            "classifier": None if self._classifier is None else dict(self._classifier.state_dict()),
-            "previous": None if self._previous is None else dict(self._previous.state_dict()),
+            "classifier": None if self._classifier is None else self._classifier.state_dict(),
+            "previous": None if self._previous is None else self._previous.state_dict(),
+            "previous_layers": None if self._previous is None else layer_states(self._previous),
         }
 
     @property
@@ -273,6 +275,7 @@ class GaussianClassifierPlugin(SupervisedPlugin):
             self._previous = None
         elif self._previous is not None:
             self._previous.load_state_dict(state["previous"])
+            set_layer_states_(self._previous, state["previous_layers"])
 
 
 def _check_features(model: nn.Module, head: str) -> None:

@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from avalanche_dlcpa.arguments import plain_options
 from avalanche_dlcpa.gaussian_plugin import GaussianClassifierPlugin
+from avalanche_dlcpa.layer_states import is_kept, layer_states, set_layer_states_
 from avalanche_dlcpa.model_head import HeadStart
 from avalanche_dlcpa.snapshot import NoPlainStateError, capture, restore
 from avalanche_dlcpa.stable_file import checksum_of_tensors
 
-_OF_ANY_MODULE = frozenset(vars(nn.Module()))  # its layers, and whether it is in training
+# What a plugin may change, and an iteration looks at.
+_OPTIONS = ("supervised_weight", "classifier_features", "precision")
 
 if TYPE_CHECKING:
     from avalanche_dlcpa.strategy import DLCPAStrategy
@@ -26,10 +28,10 @@ def learned_state(strategy: DLCPAStrategy) -> dict[str, Any]:
     now = strategy._now
     temporary = None if now is None or now.temporary is None else now.temporary.state_dict()
     return {
-        "model": dict(strategy.model.state_dict()),
+        "model": strategy.model.state_dict(),
         "num_outputs": strategy.model.classifiers.num_outputs,
         "head_start": dataclasses.asdict(strategy.model.classifiers.start),
-        "ssl": None if strategy.ssl is None else dict(strategy.ssl.state_dict()),
+        "ssl": _state_of(strategy.ssl),
         "average": strategy._average.state_dict(),
         "optimizer": strategy.optimizer.state_dict(),
         "schedule": strategy._schedule.state_dict(),
@@ -37,6 +39,8 @@ def learned_state(strategy: DLCPAStrategy) -> dict[str, Any]:
         "temporary": temporary,
         "views": _state_of(strategy.views),
         "criterion": _state_of(strategy._criterion),
+        "options": {name: getattr(strategy, name) for name in _OPTIONS},
+        "layers": {name: layer_states(module) for name, module in _modules(strategy).items()},
         "attributes": {
             name: _attributes_of(owner, name) for name, owner in _users_parts(strategy).items()
         },
@@ -70,9 +74,13 @@ def load_learned_state_(strategy: DLCPAStrategy, state: dict[str, Any]) -> None:
         own = state[name]
         if own is not None:
             owner.load_state_dict(own)
+    for option in _OPTIONS:
+        setattr(strategy, option, state["options"][option])
+    for name, module in _modules(strategy).items():
+        set_layer_states_(module, state["layers"][name])
     for name, owner in _users_parts(strategy).items():
         for attribute, saved in state["attributes"][name].items():
-            if _is_kept(attribute):  # whatever the file says
+            if is_kept(attribute):
                 setattr(owner, attribute, restore(getattr(owner, attribute, None), saved))
     strategy._at_least_two.warned = state["has_warned_of_one"]
     for plugin, known in zip(_gaussian_plugins(strategy), state["gaussian"], strict=True):
@@ -155,19 +163,22 @@ def _users_parts(strategy: DLCPAStrategy) -> dict[str, Any]:
     return {"ssl": strategy.ssl, "views": strategy.views, "criterion": strategy._criterion}
 
 
-def _is_kept(name: str) -> bool:
-    return not name.startswith("__") and name not in _OF_ANY_MODULE
+def _modules(strategy: DLCPAStrategy) -> dict[str, nn.Module]:
+    """All that is computed with in training, but for what the package itself makes."""
+    learners = {"plastic": strategy.model.plastic, "stable": strategy.model.stable}
+    parts = learners | _users_parts(strategy)
+    return {name: part for name, part in parts.items() if isinstance(part, nn.Module)}
 
 
 def _attributes_of(owner: Any, path: str) -> dict[str, Any]:
-    """Those beside ``state_dict`` that a checkpoint can hold, such as a counter."""
+    """Those beside ``state_dict`` that a checkpoint can hold, such as a counter or a tensor."""
     found = {}
     for name, value in getattr(owner, "__dict__", {}).items():
-        if _is_kept(name):
+        if is_kept(name):
             with contextlib.suppress(NoPlainStateError):
                 found[name] = capture(value, f"{path}.{name}")
     return found
 
 
 def _state_of(value: Any) -> dict[str, Any] | None:
-    return dict(value.state_dict()) if hasattr(value, "state_dict") else None
+    return value.state_dict() if hasattr(value, "state_dict") else None

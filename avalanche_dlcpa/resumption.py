@@ -59,8 +59,16 @@ class ResumableTemplate(SupervisedTemplate):
         every call of `train` and `eval`, too. Code of the script between those calls runs again,
         and sees the strategy as it is in the checkpoint; `is_replaying` tells it so.
 
-        One folder holds one run: give each seed and each setting its own. Random states are those
-        of Python, NumPy and torch; generators of the user's own are not kept.
+        One folder holds one run: give each seed and each setting its own. A copy of the strategy
+        (`copy.deepcopy`, pickle, Avalanche's `save_checkpoint`) writes no checkpoints.
+
+        Kept are parameters and buffers, plain attributes of layers (a counter, the rate of a
+        dropout), which parameters take no gradient and which layers are in training,
+        ``supervised_weight``, plugins and metrics, and the random states of Python, NumPy and
+        torch. Not kept, so that a run which changes them does not go on to the bit: generators of
+        the user's own, globals, buffers that are not persistent, tensors and objects that layers
+        hold besides, and attributes that a strategy of the user's own class adds, unless its
+        `state_dict` and `load_state_dict` have them.
 
         Args:
             folder: Where the checkpoints are, the last two; it is made, and locked against other
@@ -141,6 +149,10 @@ class ResumableTemplate(SupervisedTemplate):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` told, between two experiences or amid the same one."""
         raise NotImplementedError
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the run: a copy must not write into the folder of this one."""
+        return {**self.__dict__, "_run": None}
 
     # The calls of a script ----------------------------------------------------------------------
 

@@ -76,10 +76,17 @@ def plain(state: Any, path: str) -> Any:
         pairs = [(plain(k, f"{path} (a key)"), v) for k, v in state.items()]
         parts = {name: plain(value, f"{path}[{name!r}]") for name, value in pairs}
         made: Any = type(state) if type(state) in _READABLE else dict
-        return made(parts)
+        return _with_versions(made(parts), state, path)
     if type(state) in (list, tuple, set):
         return type(state)(plain(part, f"{path}[{i}]") for i, part in enumerate(state))
     raise _no_plain_state(state, path)
+
+
+def _with_versions(copied: Any, state: Mapping[Any, Any], path: str) -> Any:
+    """Have the versions of modules in a copied state, by which some migrate that of old code."""
+    if hasattr(state, "_metadata") and isinstance(copied, collections.OrderedDict):
+        copied._metadata = plain(state._metadata, f"{path}._metadata")  # type: ignore[attr-defined]
+    return copied
 
 
 def capture(value: Any, path: str, *, parts: Collection[int] = ()) -> Any:

@@ -14,14 +14,13 @@ from avalanche_dlcpa.files import first_line
 from avalanche_dlcpa.gaussian_plugin import GaussianClassifierPlugin
 from avalanche_dlcpa.model_head import attach_head, detach_head, model_of
 from avalanche_dlcpa.stable_file import StableInfo, Tensors, read_stable
-from avalanche_dlcpa.stable_model import probe
-
-PROBE_TOLERANCE = 1e-3  # of the largest logit; processors and libraries differ by far less
-NARROW_PROBE_TOLERANCE = 2e-2  # the same for parameters of less than 32 bits
+from avalanche_dlcpa.stable_model import is_same_answer, probe
 
 
 def load_stable(path: str | os.PathLike[str], model: nn.Module) -> tuple[nn.Module, StableInfo]:
     """Load a file of `DualLearner.export` into a copy of a network.
+
+    Modules with a `_version` take the tensors for those of their present version.
 
     Args:
         path: The file. Loading runs no code from it.
@@ -56,7 +55,7 @@ def load_stable(path: str | os.PathLike[str], model: nn.Module) -> tuple[nn.Modu
     attach_head(loaded, like.new_empty(num_classes, start.in_features), bias)
     whose = f"'{path}' was exported from ({info.architecture})"
     _expect_same(loaded, tensors, whose)
-    loaded.load_state_dict(tensors)
+    _load_(loaded, tensors)
     loaded.eval()
     if info.image_shape is not None:
         _expect_same_answer(loaded, info, whose)
@@ -85,7 +84,18 @@ def load_features_(model: nn.Module, loaded: nn.Module, head: str) -> None:
     """Give a network the weights of a loaded one, all but those of its head, in place."""
     state = model_of(loaded).state_dict()
     body = {name: tensor for name, tensor in state.items() if not name.startswith(f"{head}.")}
-    model.load_state_dict(body, strict=False)  # `load_stable` has compared all names
+    _load_(model, body)  # `load_stable` has compared all names
+
+
+def _load_(model: nn.Module, tensors: Tensors) -> None:
+    """Load tensors of names that a model has, as those of its present code.
+
+    Its own state tells the versions of its modules, without which some take any state for an old
+    one, and migrate it or give up.
+    """
+    state = model.state_dict()
+    state.update(tensors)
+    model.load_state_dict(state)
 
 
 def load_classifiers_(dual: DualLearner, loaded: nn.Module, info: StableInfo) -> None:
@@ -128,9 +138,7 @@ def _expect_same_answer(model: nn.Module, info: StableInfo, whose: str) -> None:
             f"shape {info.image_shape} ({first_line(error)})."
         ) from error
     expected = torch.tensor(info.probe, dtype=torch.float64)
-    is_narrow = torch.finfo(next(model.parameters()).dtype).bits < 32
-    tolerance = NARROW_PROBE_TOLERANCE if is_narrow else PROBE_TOLERANCE
-    if not (found - expected).abs().max() <= tolerance * expected.abs().max():
+    if not is_same_answer(found, expected, model):
         raise ValueError(
             f"Expected `model` to be built as the one that {whose}, got one with the same tensors "
             "that answers otherwise: build it with the same arguments and version of its code."

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from avalanche_dlcpa.divergence import all_finite
 from avalanche_dlcpa.files import first_line
 from avalanche_dlcpa.model_head import attach_head, model_of, name_of_head
+from avalanche_dlcpa.random_states import preserved_random_states
 from avalanche_dlcpa.stable_file import StableInfo, Tensors
 from avalanche_dlcpa.task_classifiers import TaskClassifiers, side_by_side
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 ClassNames = Sequence[str] | Mapping[tuple[int, int], str]
 Normalization = tuple[Sequence[float], Sequence[float]]
+
+PROBE_TOLERANCE = 1e-3  # of the largest logit; processors and libraries differ by far less
+NARROW_PROBE_TOLERANCE = 2e-2  # the same for parameters of less than 32 bits
 
 
 def plain_model(dual: DualLearner) -> nn.Module:
@@ -130,10 +135,31 @@ def probe(model: nn.Module, shape: tuple[int, ...]) -> Tensor:
 
 
 def _probed(model: nn.Module, shape: tuple[int, ...]) -> tuple[float, ...]:
+    """The answer that whoever loads the file compares with."""
     try:
-        return tuple(probe(model, shape).tolist())
+        with preserved_random_states(torch.device("cpu")):
+            answer, again = probe(model, shape), probe(model, shape)
     except (RuntimeError, ValueError, IndexError) as error:
         raise ValueError(
             f"Expected `image_shape` to be the shape of one input, such as (3, 32, 32), got "
             f"{shape}, which the model does not take ({first_line(error)})."
         ) from error
+    if not all_finite([answer]):
+        raise ValueError(
+            "Expected `image_shape` with a model that answers a fixed input in [-1, 1] with finite "
+            "logits, got NaN or infinity: leave `image_shape` out, or have the model take it."
+        )
+    if not is_same_answer(again, answer, model):
+        raise ValueError(
+            "Expected `image_shape` with a model that answers the same input twice in the same "
+            "way, got one that draws in evaluation mode: leave `image_shape` out, or have it draw "
+            "in training alone."
+        )
+    return tuple(answer.tolist())
+
+
+def is_same_answer(found: Tensor, expected: Tensor, model: nn.Module) -> bool:
+    """Whether two answers (K,) of `probe` are the same, but for what processors round."""
+    is_narrow = torch.finfo(next(model.parameters()).dtype).bits < 32
+    tolerance = NARROW_PROBE_TOLERANCE if is_narrow else PROBE_TOLERANCE
+    return bool((found - expected).abs().max() <= tolerance * expected.abs().max())

@@ -618,7 +618,7 @@ class DLCPAStrategy(ResumableTemplate):
     def __getstate__(self) -> dict[str, Any]:
         """Be ready for Avalanche's `save_checkpoint`, which pickles the whole strategy."""
         let_dill_find(self.optimizer)
-        return self.__dict__
+        return super().__getstate__()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that training changes, as tensors, numbers and strings in nested dicts."""

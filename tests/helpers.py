@@ -149,6 +149,17 @@ class SmallCNN(nn.Module):
         return self.fc(nn.functional.adaptive_avg_pool2d(x, 2).flatten(1))
 
 
+class VersionedCNN(SmallCNN):
+    """Its first version had the channels of its convolution the other way round."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, *args):
+        if local_metadata.get("version", 1) < 2:
+            state_dict[f"{prefix}conv.weight"] = state_dict[f"{prefix}conv.weight"].flip(1)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+
+
 def mlp(num_classes=6, *, size=16, channels=3, hidden_size=32, drop_rate=0.0):
     return SimpleMLP(
         num_classes=num_classes,

@@ -66,6 +66,18 @@ def test_saved_between_experiences_and_loaded(tmp_path, optimizer):
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+def test_what_is_loaded_writes_no_checkpoints_of_the_run_that_was_saved(tmp_path):
+    strategy = make_strategy()
+    strategy.resume(tmp_path / "run")
+    first = next(learn(strategy, 0)).current_experience
+    save_checkpoint(strategy, tmp_path / "run.pt")
+    before = sorted((tmp_path / "run").iterdir())
+    other, exp = maybe_load_checkpoint(make_strategy(7), tmp_path / "run.pt")
+    assert exp == first + 1
+    list(learn(other, exp))
+    assert sorted((tmp_path / "run").iterdir()) == before
+
+
 def test_a_fresh_process_ends_with_the_same_bits(tmp_path):
     strategy = make_strategy()
     for _ in learn(strategy, 0):

@@ -103,7 +103,7 @@ def forge(folder, write):
 )
 def test_loading_runs_no_code_of_the_file(tmp_path, dump):
     folder = folder_with(tmp_path, 1)
-    forge(folder, lambda path: dump({"format": 1, "bomb": Bomb(tmp_path / "ran")}, path))
+    forge(folder, lambda path: dump({"format": 2, "bomb": Bomb(tmp_path / "ran")}, path))
     with pytest.warns(UserWarning, match="no file of plain data, and was not loaded"):
         assert read_number(folder) == 1
     assert not (tmp_path / "ran").exists()
@@ -120,7 +120,7 @@ def test_a_crafted_file_is_refused_however_the_reader_stumbles(tmp_path, content
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ({"format": 99}, "It has format 99, and this version of the package reads 1"),
+        ({"format": 99}, "It has format 99, and this version of the package reads 2"),
         ([1, 2], "It has format None"),
     ],
 )

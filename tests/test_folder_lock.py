@@ -99,8 +99,13 @@ def test_a_copy_of_a_strategy_holds_no_lock(tmp_path):
     strategy = strategy_of(SmallCNN())
     strategy.resume(tmp_path)
     copied = copy.deepcopy(strategy)
-    assert strategy._run.folder._lock is not None
-    assert copied._run.folder._lock is None
+    assert "that no other process uses" in OtherProcess(tmp_path).answer
+    del strategy
+    gc.collect()
+    process = OtherProcess(tmp_path)
+    assert process.answer == "locked"
+    assert copied.resume(tmp_path / "another") == 0
+    process.end()
 
 
 def test_a_folder_that_was_removed_is_locked_anew(tmp_path):

@@ -9,6 +9,7 @@ from avalanche.models import MTSimpleMLP
 from avalanche.training.plugins import EvaluationPlugin
 from helpers import (
     SmallCNN,
+    VersionedCNN,
     assert_same_state,
     batch_of,
     clone,
@@ -68,6 +69,14 @@ def test_both_learners_start_from_the_file_and_predict_as_before(path):
     assert again.model.classifiers.keys == strategy.model.classifiers.keys
     images, _ = batch_of(stream.test_stream[1])
     assert torch.equal(again.model.eval()(images), strategy.model.eval()(images))
+
+
+def test_a_model_that_migrates_states_of_old_code(path):
+    strategy, _ = exported(path, VersionedCNN())
+    again = continued(path, VersionedCNN())
+    stable = state_of(strategy.model.stable)
+    assert_same_state(state_of(again.model.stable), stable)
+    assert_same_state(state_of(again.model.plastic), stable)
 
 
 @pytest.mark.parametrize("t", [1, 2, 3])

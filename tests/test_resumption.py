@@ -9,6 +9,7 @@ from avalanche.benchmarks import nc_benchmark, tensors_benchmark
 from helpers import (
     STREAMS,
     SmallCNN,
+    VersionedCNN,
     WithTargets,
     samples,
     seed_everything,
@@ -76,6 +77,12 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_with_every_option(tmp_path, name):
     check_resuming(tmp_path, (2, 10, 13), **CASES[name])
+
+
+def test_a_model_that_migrates_states_of_old_code(tmp_path):
+    byol = lambda: small_head("byol")  # noqa: E731
+    options = {"model": VersionedCNN, "ssl": byol, "classifier": "gaussian"}
+    check_resuming(tmp_path, (11,), **options)  # amid the second experience
 
 
 @pytest.mark.parametrize("name", STREAMS)

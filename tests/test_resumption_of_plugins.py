@@ -36,6 +36,7 @@ from avalanche.training.plugins import (
 )
 from helpers import (
     SmallCNN,
+    VersionedCNN,
     assert_same_state,
     seed_everything,
     small_head,
@@ -263,6 +264,22 @@ def test_numbers_of_numpy_are_kept(tmp_path):
         classifier_lr=np.float32(0.25),
         scheduler=lambda optimizer: LambdaLR(optimizer, lambda e: 0.5 * (1 + np.cos(e))),
     )
+
+
+class VersionedTeacher(SupervisedPlugin):
+    def __init__(self):
+        super().__init__()
+        self.teacher = VersionedCNN()
+
+
+def test_a_model_of_a_plugin_is_not_taken_for_one_of_old_code(tmp_path):
+    run = Run(plugins=lambda: [VersionedTeacher()])
+    run.strategy.resume(tmp_path, **EVERY)
+    assert run.break_off_after(2)
+    again = Run(plugins=lambda: [VersionedTeacher()], seed=99)
+    again.strategy.resume(tmp_path, **EVERY)
+    ours, theirs = (one.strategy.plugins[0].teacher for one in (again, run))
+    assert_same_state(state_of(ours), state_of(theirs))
 
 
 class Holder(SupervisedPlugin):

@@ -1,5 +1,6 @@
 """Checkpoints of other runs, damaged ones and full disks; and what checkpoints never cost."""
 
+import copy
 import shutil
 import warnings
 
@@ -190,6 +191,21 @@ def test_keeping_checkpoints_changes_nothing(tmp_path):
     run = Run(ssl=lambda: small_head("mocov2"))
     run.strategy.resume(tmp_path, **EVERY)
     run.go().assert_same_as(Run(ssl=lambda: small_head("mocov2")).go())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy])
+def test_a_copy_of_a_strategy_leaves_its_checkpoints_alone(tmp_path, copied):
+    run = Run()
+    run.strategy.resume(tmp_path, **EVERY)
+    assert run.break_off_after(8)  # after the first experience and its evaluation
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    what_if = copied(run.strategy)
+    what_if.train(STREAM.train_stream[1])
+    what_if.eval(STREAM.test_stream)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+    again = Run()
+    assert again.strategy.resume(tmp_path, **EVERY) == 1
+    again.go().assert_same_as(Run().go())
 
 
 def test_a_resumed_run_holds_no_samples(tmp_path):

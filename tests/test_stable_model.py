@@ -11,6 +11,7 @@ from helpers import (
     STREAMS,
     Probe,
     SmallCNN,
+    VersionedCNN,
     assert_same_state,
     batch_of,
     mlp,
@@ -131,6 +132,14 @@ def test_a_head_without_bias(path):
         ValueError, match=r"'fc\.bias' is torch.float32 \[4\], where the file has none"
     ):
         load_stable(path, SmallCNN())
+
+
+def test_a_network_that_migrates_states_of_old_code(path):
+    strategy, stream = learned(VersionedCNN())
+    strategy.model.export(path)
+    network, _ = load_stable(path, VersionedCNN())
+    images = images_of_tasks(stream)
+    assert torch.equal(network(images), strategy.model.eval()(images))
 
 
 def test_recalibrated_statistics_go_with_it(path):
@@ -302,6 +311,35 @@ def test_image_shape_and_normalization(two_tasks, path):
     with pytest.raises(ValueError, match="got 2 means and 1 deviations"):
         strategy.model.export(path, normalization=([0.5, 0.5], [0.5]))
     assert load_stable(path, SmallCNN())[1] == info  # the file is as it was
+
+
+class Root(SmallCNN):
+    """Has no answer to a negative input."""
+
+    def forward(self, x):
+        return super().forward(x.sqrt())
+
+
+class Drawing(SmallCNN):
+    """Adds noise also in evaluation mode."""
+
+    def forward(self, x):
+        return super().forward(x + 0.3 * torch.randn_like(x))
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [(Root, "finite logits, got NaN or infinity"), (Drawing, "draws in evaluation mode")],
+)
+def test_an_answer_that_no_network_could_give_again_is_refused(path, model, problem):
+    strategy, _ = learned(model())
+    before = torch.get_rng_state()
+    with pytest.raises(ValueError, match=f"Expected `image_shape` .*{problem}: leave `image_shap"):
+        strategy.model.export(path, image_shape=(3, 16, 16))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not path.exists()
+    strategy.model.export(path)
+    load_stable(path, model())
 
 
 def test_extra_state_that_is_no_tensor_is_refused(path):
