@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from avalanche_dlcpa.arguments import expect_averageable
 from avalanche_dlcpa.averaging import EMA_DECAY, ParameterAverage
-from avalanche_dlcpa.batch_norm import recalibrate_batch_norm_
+from avalanche_dlcpa.batch_norm import batch_norms, recalibrate_batch_norm_
 from avalanche_dlcpa.buffers import copy_buffers_
-from avalanche_dlcpa.experiences import task_labels_in
+from avalanche_dlcpa.experiences import expect_images_of_evaluation, task_labels_in
 from avalanche_dlcpa.model_copy import copy_of, expect_copyable
 from avalanche_dlcpa.random_states import preserved_random_states
 from avalanche_dlcpa.training_guards import (
@@ -104,6 +104,8 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
             why = "every experience counts as a task of the average"
             expect_whole_experience(strategy.experience, why=why)
         expect_averageable(strategy.model)
+        if batch_norms(strategy.model):
+            expect_images_of_evaluation(strategy.experience, strategy.device)
         if self.averaged_model is None:
             self.averaged_model = copy_of(strategy.model).requires_grad_(False)
         self.averaged_model.train()

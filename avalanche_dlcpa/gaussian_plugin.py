@@ -18,7 +18,7 @@ from avalanche_dlcpa.arguments import expect_prior
 from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
 from avalanche_dlcpa.class_statistics import ClassStatistics
 from avalanche_dlcpa.dual_learner import DualLearner
-from avalanche_dlcpa.experiences import task_label_of, task_labels_in
+from avalanche_dlcpa.experiences import expect_images_of_evaluation, task_label_of, task_labels_in
 from avalanche_dlcpa.frozen_extractor import FrozenExtractor, experience_statistics
 from avalanche_dlcpa.gaussian import followed, linear_discriminants, shrinkage_of
 from avalanche_dlcpa.model_copy import expect_copyable
@@ -130,6 +130,7 @@ class GaussianClassifierPlugin(SupervisedPlugin):
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Keep the feature extractor as it is before the experience."""
         task_label_of(strategy.experience)  # refuses several now, and not after training
+        expect_images_of_evaluation(strategy.experience, strategy.device)
         if self.statistics is not None and self._previous is None:  # none was broken off
             self._previous = self._extractor(strategy)
         self._answer_with(None, strategy)
