@@ -374,9 +374,22 @@ def test_the_mean_of_one_model_answers_as_that_model(kind):
         assert torch.allclose(found, expected)
 
 
-@pytest.mark.parametrize("kind", [*BUFFERS, "criterion"])
+class WithQueue(SmallCNN):
+    """Its own queue, the means of the last eight mini-batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("queue", torch.zeros(8))
+
+    def forward(self, x):
+        if self.training:
+            self.queue.copy_(torch.cat([self.queue[1:], x.detach().mean().view(1)]))
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("kind", [*BUFFERS, "criterion", "queue"])
 def test_a_corrupt_image_leaves_every_buffer_as_it_was(kind):
-    model = SmallCNN() if kind == "criterion" else with_buffers(kind)
+    model = {"criterion": SmallCNN, "queue": WithQueue}.get(kind, lambda: with_buffers(kind))()
     criterion = Scaled() if kind == "criterion" else CrossEntropyLoss()
     states = []
 
