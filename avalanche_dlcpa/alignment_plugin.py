@@ -14,6 +14,7 @@ from avalanche_dlcpa.alignment import ClassifierAlignment
 from avalanche_dlcpa.arguments import expect_criterion
 from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
 from avalanche_dlcpa.buffers import BuffersGuard
+from avalanche_dlcpa.compiled import eagerly
 from avalanche_dlcpa.experiences import classes_of, task_label_of, task_labels_in
 from avalanche_dlcpa.model_head import find_head, linear_of
 from avalanche_dlcpa.model_watch import watch_answer_
@@ -140,7 +141,8 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
             # each sample as if it were of this task: else the layer would see some of them alone
             task_labels = torch.full_like(strategy.mb_y, task_label_of(strategy.experience))
         try:
-            avalanche_forward(model, strategy.mb_x, task_labels)
+            with eagerly(model):
+                avalanche_forward(model, strategy.mb_x, task_labels)
         finally:
             hook.remove()
             if counted is not None:

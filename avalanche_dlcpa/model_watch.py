@@ -8,6 +8,8 @@ import torch
 from avalanche.models import MultiTaskModule
 from torch import Tensor, nn
 
+from avalanche_dlcpa.compiled import is_compiled
+
 
 def watch_next_pass_(
     model: nn.Module, head: nn.Module, owner: Any, *, answers_alone: bool = True
@@ -19,7 +21,7 @@ def watch_next_pass_(
 
     Args:
         model: Its forward pass raises a `ValueError` where it does something after its head, such
-            as a softmax, or writes into its input.
+            as a softmax, does not call its head, or writes into its input.
         head: A module in it; what `detach_head` left in its place will do, see `tap_of`.
         owner: Who asks; ``owner.model_suits`` becomes True where nothing was raised.
         answers_alone: Whether a model with further outputs is refused, too; else it passes.
@@ -41,6 +43,12 @@ def watch_next_pass_(
         outputs = list(seen)
         seen.clear()
         is_alone = isinstance(answer, Tensor)
+        if not outputs and not is_compiled(model):
+            raise ValueError(
+                "Expected `model` to call its head as a layer, such as self.fc(features), got one "
+                "that does not, through which no features can be seen: call the head, on "
+                "F.normalize(features) for example, or name another `head`."
+            )
         if not is_alone and answers_alone:
             raise ValueError(
                 "Expected `model` to answer with what its head gives alone, got "
