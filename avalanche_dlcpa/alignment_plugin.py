@@ -11,8 +11,10 @@ from avalanche.training.plugins import SupervisedPlugin
 from torch import Tensor, nn
 
 from avalanche_dlcpa.alignment import ClassifierAlignment
+from avalanche_dlcpa.arguments import expect_criterion
 from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
 from avalanche_dlcpa.buffers import BuffersGuard
+from avalanche_dlcpa.compiled import eagerly
 from avalanche_dlcpa.experiences import classes_of, task_label_of, task_labels_in
 from avalanche_dlcpa.model_head import find_head, linear_of
 from avalanche_dlcpa.model_watch import watch_answer_
@@ -36,7 +38,8 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
         head: Name of the last linear layer; None: see `find_head`.
 
     Raises:
-        ValueError: ``lr`` not above 0, or no head to be found.
+        ValueError: ``lr`` not above 0, or no head to be found; in training: a criterion with a
+            weight for each class.
 
     Example:
         ``examples/plugins_alone.py``.
@@ -61,6 +64,7 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
     def before_training(self, strategy: Any, **kwargs: Any) -> None:
         """Find the head and take it out of the average."""
         expect_one_by_one(strategy)
+        expect_criterion(strategy._criterion)
         self.head = find_head(strategy.model, self.head)
         if self.average is not None:
             if self.average not in strategy.plugins:
@@ -137,7 +141,8 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
             # each sample as if it were of this task: else the layer would see some of them alone
             task_labels = torch.full_like(strategy.mb_y, task_label_of(strategy.experience))
         try:
-            avalanche_forward(model, strategy.mb_x, task_labels)
+            with eagerly(model):
+                avalanche_forward(model, strategy.mb_x, task_labels)
         finally:
             hook.remove()
             if counted is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, NamedTuple
 
 import torch
@@ -12,10 +11,10 @@ from torch import Tensor, nn
 
 from avalanche_dlcpa.arguments import expect_averageable
 from avalanche_dlcpa.averaging import EMA_DECAY, ParameterAverage
-from avalanche_dlcpa.batch_norm import recalibrate_batch_norm_
+from avalanche_dlcpa.batch_norm import batch_norms, recalibrate_batch_norm_
 from avalanche_dlcpa.buffers import copy_buffers_
-from avalanche_dlcpa.experiences import task_labels_in
-from avalanche_dlcpa.model_copy import expect_copyable
+from avalanche_dlcpa.experiences import expect_images_of_evaluation, task_labels_in
+from avalanche_dlcpa.model_copy import copy_of, expect_copyable
 from avalanche_dlcpa.random_states import preserved_random_states
 from avalanche_dlcpa.training_guards import (
     evaluate_at_end_,
@@ -107,8 +106,10 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
             why = "every experience counts as a task of the average"
             expect_whole_experience(strategy.experience, why=why)
         expect_averageable(strategy.model)
+        if batch_norms(strategy.model):
+            expect_images_of_evaluation(strategy.experience, strategy.device)
         if self.averaged_model is None:
-            self.averaged_model = copy.deepcopy(strategy.model).requires_grad_(False)
+            self.averaged_model = copy_of(strategy.model).requires_grad_(False)
         self.averaged_model.train()
         with preserved_random_states(strategy.device):  # training is as without the plugin
             avalanche_model_adaptation(self.averaged_model, strategy.experience)

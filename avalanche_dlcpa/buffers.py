@@ -6,6 +6,8 @@ import torch
 from avalanche.models import IncrementalClassifier
 from torch import Tensor, nn
 
+from avalanche_dlcpa.self_supervised.queue import QueueHead
+
 Buffers = dict[str, Tensor | None]
 
 
@@ -33,19 +35,19 @@ class BuffersGuard:
     A forward pass in training mode writes them before anyone can see that its loss is not finite.
 
     Args:
-        modules: The modules whose buffers are kept, but for queues, which every experience starts
-            anew.
+        modules: The modules whose buffers are kept, but for the queues of self-supervised heads,
+            which every experience starts anew.
     """
 
     def __init__(self, *modules: nn.Module):
-        self._places = [(part, part is module) for module in modules for part in module.modules()]
+        self._places = [part for module in modules for part in module.modules()]
         self._kept: list[Buffers] = [{} for _ in self._places]
         self.keep()
 
     def _now(self, place: int) -> Buffers:
         """Those of a module there are: some make new ones in the place of others."""
-        part, is_whole = self._places[place]
-        if is_whole and "queue" in part._buffers:
+        part = self._places[place]
+        if isinstance(part, QueueHead):
             return {name: buffer for name, buffer in part._buffers.items() if name != "queue"}
         return part._buffers
 
@@ -71,7 +73,7 @@ class BuffersGuard:
     def restore(self) -> None:
         """Put the remembered buffers back."""
         for place, kept in enumerate(self._kept):
-            buffers = self._places[place][0]._buffers
+            buffers = self._places[place]._buffers
             for name in self._now(place).keys() - kept.keys():
                 del buffers[name]
             for name, value in kept.items():

@@ -5,7 +5,6 @@ Source: the paper's Section "Methods", overview and Eq. 4-5 (prediction in Task-
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from avalanche_dlcpa.batch_norm import batch_norms, batch_statistics
 from avalanche_dlcpa.divergence import all_finite
 from avalanche_dlcpa.experiences import classes_of, task_label_of
+from avalanche_dlcpa.model_copy import copy_of
 from avalanche_dlcpa.model_head import detach_head, find_head
 from avalanche_dlcpa.stable_file import write_stable
 from avalanche_dlcpa.stable_model import (
@@ -88,7 +88,7 @@ class DualLearner(DynamicModule):
                 "'batch'."
             )
         head = find_head(model, head)
-        twin = copy.deepcopy(model).requires_grad_(False)
+        twin = copy_of(model).requires_grad_(False)
         self.plastic, start = detach_head(model, head)
         self.stable, _ = detach_head(twin, head)
         self.classifiers = TaskClassifiers(start)

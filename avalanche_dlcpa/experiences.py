@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from avalanche_dlcpa.random_states import preserved_random_states
+
 _TASK_LABELS = "targets_task_labels"  # of a dataset, whose samples then end with one
 MOST_LABEL = 999_999  # answers have a column for each label up to the largest
 
@@ -85,6 +87,34 @@ def task_labels_in(mini_batch: Sequence[Tensor], dataset: Any) -> Tensor | None:
     What else samples may hold beside image and class label, such as an index, is no task label.
     """
     return mini_batch[-1] if len(mini_batch) > 2 and hasattr(dataset, _TASK_LABELS) else None
+
+
+def expect_images_of_evaluation(experience: Any, device: torch.device) -> None:
+    """Read one sample as evaluation sees it, before training, whose end will read them all.
+
+    Draws nothing.
+
+    Args:
+        experience: About to be trained on.
+        device: Where the strategy trains.
+
+    Raises:
+        ValueError: It makes no mini-batch, such as a PIL image.
+    """
+    plain = experience.dataset.eval()
+    if len(plain) == 0:  # which others refuse
+        return
+    with preserved_random_states(device):
+        sample = plain[0]
+    try:
+        plain.collate_fn([sample])
+    except TypeError as error:
+        raise ValueError(
+            "Expected training images that make a mini-batch with the transforms of evaluation, "
+            "with which they are read once more at the end of an experience, got "
+            f"{type(sample[0]).__name__}: give the training set transforms of evaluation, too, "
+            "such as nc_benchmark(..., eval_transform=ToTensor())."
+        ) from error
 
 
 def some_samples(dataset: Any, most: int = 64) -> Tensor:

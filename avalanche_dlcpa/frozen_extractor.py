@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from torch.utils.data import DataLoader
 from avalanche_dlcpa.class_statistics import ClassStatistics, class_statistics, merged
 from avalanche_dlcpa.dual_learner import DualLearner, checked_features
 from avalanche_dlcpa.experiences import classes_of
+from avalanche_dlcpa.model_copy import copy_of
 from avalanche_dlcpa.model_head import detach_head
 from avalanche_dlcpa.precision import autocast
 
@@ -41,9 +41,9 @@ class FrozenExtractor(nn.Module):
         super().__init__()
         self.module: nn.Module
         if isinstance(model, DualLearner):
-            self.module, self.num_features = copy.deepcopy(model.stable), model.num_features
+            self.module, self.num_features = copy_of(model.stable), model.num_features
         else:
-            self.module, start = detach_head(copy.deepcopy(model), head)
+            self.module, start = detach_head(copy_of(model), head)
             self.num_features = start.in_features
         self.eval().requires_grad_(False)
 

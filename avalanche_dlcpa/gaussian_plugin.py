@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from avalanche.models import MultiTaskModule
+from avalanche.models import MultiTaskModule, avalanche_forward
 from avalanche.models.dynamic_modules import TrainEvalModel
 from avalanche.models.packnet import PackNetModule
 from avalanche.training.plugins import SupervisedPlugin
@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from avalanche_dlcpa.arguments import expect_prior
 from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
 from avalanche_dlcpa.class_statistics import ClassStatistics
+from avalanche_dlcpa.compiled import eagerly, is_compiled
 from avalanche_dlcpa.dual_learner import DualLearner
-from avalanche_dlcpa.experiences import task_label_of, task_labels_in
+from avalanche_dlcpa.experiences import expect_images_of_evaluation, task_label_of, task_labels_in
 from avalanche_dlcpa.frozen_extractor import FrozenExtractor, experience_statistics
 from avalanche_dlcpa.gaussian import followed, linear_discriminants, shrinkage_of
 from avalanche_dlcpa.layer_states import layer_states, set_layer_states_
@@ -132,6 +133,7 @@ class GaussianClassifierPlugin(SupervisedPlugin):
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Keep the feature extractor as it is before the experience."""
         task_label_of(strategy.experience)  # refuses several now, and not after training
+        expect_images_of_evaluation(strategy.experience, strategy.device)
         if self.statistics is not None and self._previous is None:  # none was broken off
             self._previous = self._extractor(strategy)
         self._answer_with(None, strategy)
@@ -205,9 +207,14 @@ class GaussianClassifierPlugin(SupervisedPlugin):
         if self._classifier is None:
             return
         self._classifier.to(strategy.device)
-        head = strategy.model.get_submodule(self.head)
+        if not is_compiled(strategy.model):
+            self._listen(strategy.model)
+
+    def _listen(self, model: nn.Module) -> None:
+        assert self.head is not None
+        head = model.get_submodule(self.head)
         self._hooks = [
-            strategy.model.register_forward_pre_hook(lambda *_: self._features.clear()),
+            model.register_forward_pre_hook(lambda *_: self._features.clear()),
             head.register_forward_pre_hook(lambda _, x: self._features.append(x[0].detach())),
         ]
 
@@ -216,6 +223,10 @@ class GaussianClassifierPlugin(SupervisedPlugin):
         if self._classifier is None:
             return
         task_labels = task_labels_in(strategy.mbatch, strategy.experience.dataset)
+        if is_compiled(strategy.model):  # there was nothing to be heard: a pass of our own
+            self._listen(strategy.model)
+            with eagerly(strategy.model):
+                avalanche_forward(strategy.model, strategy.mb_x, task_labels)
         features = torch.cat(self._features)
         if len(self._features) > 1:  # a multi-task model takes the tasks of a batch one by one
             assert task_labels is not None

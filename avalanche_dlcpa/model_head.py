@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import cast
+from typing import Any, cast
 
 import torch
 from avalanche.models import IncrementalClassifier, MultiHeadClassifier, MultiTaskModule
@@ -61,6 +61,16 @@ class _FeatureTap(nn.Module):
 
     def forward(self, features: Tensor, task_labels: object = None) -> Tensor:
         return features
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what is missing, as an AttributeError, so that hasattr goes on working."""
+        if name.startswith("_"):
+            return super().__getattr__(name)
+        raise AttributeError(
+            "Expected `model` to call its head as a layer, such as self.fc(features), got one that "
+            f"looks up its '{name}', which is not there in a feature extractor: call the head, on "
+            "F.normalize(features) for example, or name another `head`."
+        )
 
 
 class _WithoutTaskLabels(nn.Module):

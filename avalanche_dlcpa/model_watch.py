@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +9,8 @@ import torch
 from avalanche.models import MultiTaskModule
 from torch import Tensor, nn
 
+from avalanche_dlcpa.compiled import is_compiled
+from avalanche_dlcpa.model_copy import copy_of
 from avalanche_dlcpa.random_states import preserved_random_states
 
 
@@ -28,7 +29,7 @@ def watch_next_pass_(
 
     Args:
         model: Its forward pass raises a `ValueError` where it does something after its head, such
-            as a softmax, or writes into its input.
+            as a softmax, does not call its head, or writes into its input.
         head: A module in it; what `detach_head` left in its place will do, see `tap_of`.
         owner: Who asks; ``owner.model_suits`` becomes True where nothing was raised.
         answers_alone: Whether a model with further outputs is refused, too; else it passes.
@@ -52,6 +53,12 @@ def watch_next_pass_(
         seen.clear()
         is_alone = isinstance(answer, Tensor)
         when = "" if model.training else " in evaluation mode"
+        if not outputs and not is_compiled(model):
+            raise ValueError(
+                "Expected `model` to call its head as a layer, such as self.fc(features), got one "
+                f"that does not{when}, through which no features can be seen: call the head, on "
+                "F.normalize(features) for example, or name another `head`."
+            )
         if not is_alone and answers_alone:
             raise ValueError(
                 f"Expected `model` to answer with what its head gives alone, got{when} "
@@ -82,7 +89,7 @@ def watch_next_pass_(
 def _look_at_evaluation(model: nn.Module, head: nn.Module, inputs: tuple[Any, ...]) -> None:
     """The same of a copy in evaluation mode, where others than in training may come last."""
     name = next(name for name, module in model.named_modules() if module is head)
-    twin = copy.deepcopy(model).eval()
+    twin = copy_of(model).eval()
     watch_next_pass_(twin, twin.get_submodule(name), SimpleNamespace())
     with preserved_random_states(inputs[0].device), torch.no_grad():
         twin(*inputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 
 import torch
 from torch import nn
@@ -56,8 +57,16 @@ def check_optimizer(
     """Check that the optimizer holds all plastic parameters and nothing from elsewhere.
 
     Raises:
-        ValueError: It lacks plastic parameters or holds foreign ones, or there are none.
+        ValueError: It lacks plastic parameters or holds foreign ones, or there are none; its step
+            wants a closure.
     """
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(
+            "Expected an optimizer that takes a step for gradients that are there, got "
+            f"{type(optimizer).__name__}, whose step() computes the loss anew by a closure: choose "
+            "another, such as SGD or Adam."
+        )
     learning = {name: p for name, p in parameters.plastic.items() if p.requires_grad}
     if not learning:
         raise ValueError(

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from avalanche_dlcpa.arguments import expect_queue, expect_weight
 from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.experiences import some_samples
-from avalanche_dlcpa.model_copy import expect_copyable
+from avalanche_dlcpa.model_copy import computed_tensors, expect_copyable
 from avalanche_dlcpa.model_head import detach_head, tap_of
 from avalanche_dlcpa.model_watch import watch_next_pass_
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
@@ -181,7 +181,8 @@ class _SharedFeatures:
     """
 
     def __init__(self, model: nn.Module, head: str | None):
-        shared = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
+        tensors = [*model.parameters(), *model.buffers(), *computed_tensors(model)]
+        shared = {id(tensor): tensor for tensor in tensors}
         twin = copy.deepcopy(model, memo=shared)
         self._twins = list(zip(model.modules(), twin.modules(), strict=True))
         self.model = model

@@ -37,7 +37,7 @@ from avalanche_dlcpa.divergence import (
     expect_finite_logits,
     not_finite,
 )
-from avalanche_dlcpa.experiences import classes_of, task_labels_in
+from avalanche_dlcpa.experiences import classes_of, expect_images_of_evaluation, task_labels_in
 from avalanche_dlcpa.model_copy import expect_copyable
 from avalanche_dlcpa.model_head import find_head, tap_of
 from avalanche_dlcpa.model_watch import watch_next_pass_
@@ -188,6 +188,8 @@ class SingleTaskStrategy(SupervisedTemplate):
         warn_of_one_class(classes_of(self.experience))
         if self._needs_two:
             expect_two_samples(self.experience)
+        if self.model.mean is not None and (self._needs_two or self._finetuning.epochs):
+            expect_images_of_evaluation(self.experience, self.device)
         super()._before_training_exp(**kwargs)
         expect_mini_batch(self)
         self._last_good = LastGoodState(self.optimizer, self.model.extractor, self.model.classifier)

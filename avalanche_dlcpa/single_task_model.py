@@ -5,8 +5,7 @@ Source: the paper's Section "Analysis", baseline STL and its approximation with 
 
 from __future__ import annotations
 
-import copy
-from typing import Any, cast
+from typing import Any
 
 import torch
 from avalanche.models import DynamicModule
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from avalanche_dlcpa.classifier_scope import ClassifierScope, scope_of
 from avalanche_dlcpa.dual_learner import checked_features
 from avalanche_dlcpa.experiences import classes_of, task_label_of
+from avalanche_dlcpa.model_copy import copy_of
 from avalanche_dlcpa.model_head import detach_head
 from avalanche_dlcpa.task_classifiers import TaskClassifiers
 
@@ -160,4 +160,4 @@ class SingleTaskModel(DynamicModule):
 
 
 def _frozen_copy(module: nn.Module) -> nn.Module:
-    return cast(nn.Module, copy.deepcopy(module)).requires_grad_(False)
+    return copy_of(module).requires_grad_(False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import nn
 from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.files import first_line
 from avalanche_dlcpa.gaussian_plugin import GaussianClassifierPlugin
+from avalanche_dlcpa.model_copy import copy_of
 from avalanche_dlcpa.model_head import attach_head, detach_head, model_of
 from avalanche_dlcpa.stable_file import StableInfo, Tensors, read_stable
 from avalanche_dlcpa.stable_model import is_same_answer, probe
@@ -43,7 +43,7 @@ def load_stable(path: str | os.PathLike[str], model: nn.Module) -> tuple[nn.Modu
     """
     tensors, info = read_stable(path)
     try:
-        loaded, start = detach_head(copy.deepcopy(model), info.head)
+        loaded, start = detach_head(copy_of(model), info.head)
     except ValueError as error:
         raise ValueError(
             f"Expected `model` to be a {info.architecture} with the last linear layer "

@@ -39,6 +39,7 @@ from avalanche_dlcpa.divergence import all_finite, expect_finite_logits
 from avalanche_dlcpa.dual_learner import DualLearner
 from avalanche_dlcpa.experiences import (
     classes_of,
+    expect_images_of_evaluation,
     some_samples,
     task_label_of,
     task_labels_in,
@@ -364,6 +365,8 @@ class DLCPAStrategy(ResumableTemplate):
         why = "DLCPA counts every experience as a task of its average"
         expect_whole_experience(self.experience, why=why)
         classes_of(self.experience)  # refuses an experience without samples
+        if self.model.bn_statistics == "recalibrated" and batch_norms(self.model.stable):
+            expect_images_of_evaluation(self.experience, self.device)
         if self._needs_two:
             expect_two_samples(self.experience)
 

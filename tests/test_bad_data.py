@@ -6,12 +6,14 @@ import warnings
 
 import pytest
 import torch
-from avalanche.benchmarks import dataset_benchmark, tensors_benchmark
+from avalanche.benchmarks import dataset_benchmark, nc_benchmark, tensors_benchmark
 from avalanche.benchmarks.scenarios.online import split_online_stream
 from avalanche.benchmarks.utils import _make_taskaware_classification_dataset
 from avalanche.evaluation.metrics import accuracy_metrics
 from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin
+from avalanche.training.supervised import Naive
 from helpers import (
+    PILImages,
     Probe,
     SmallCNN,
     assert_same_state,
@@ -24,10 +26,18 @@ from helpers import (
     strategy_of,
     tensors_stream,
 )
+from torch.nn import CrossEntropyLoss
 from torch.optim import SGD
 from torch.utils.data import TensorDataset
+from torchvision.transforms import ToTensor
 
-from avalanche_dlcpa import DLCPAStrategy, NonFiniteLossError, SingleTaskStrategy
+from avalanche_dlcpa import (
+    CumulativeParameterAveragingPlugin,
+    DLCPAStrategy,
+    GaussianClassifierPlugin,
+    NonFiniteLossError,
+    SingleTaskStrategy,
+)
 from avalanche_dlcpa.metrics import predicted_classes, scenario_metrics
 from avalanche_dlcpa.self_supervised import SelfSupervisedHead
 
@@ -224,6 +234,72 @@ def test_a_model_in_double_precision(ssl):
     )
     strategy.train(small_stream().train_stream[:2])
     assert {p.dtype for p in strategy.model.parameters()} == {torch.float64}
+
+
+# At the end of an experience ----------------------------------------------------------------------
+
+
+def of_avalanche(model, *plugins, strategy=Naive, **kwargs):
+    optimizer = SGD(model.parameters(), lr=0.05)
+    return strategy(
+        model=model, optimizer=optimizer, criterion=CrossEntropyLoss(), train_mb_size=8,
+        evaluator=None, plugins=list(plugins), **kwargs,
+    )  # fmt: skip
+
+
+READING_AT_THE_END = {
+    "average": lambda probe: of_avalanche(SmallCNN(), CumulativeParameterAveragingPlugin(), probe),
+    "Gaussian": lambda probe: of_avalanche(mlp(size=8), GaussianClassifierPlugin(), probe),
+    "recalibrated": lambda probe: strategy_of(
+        SmallCNN(), bn_statistics="recalibrated", plugins=[probe]
+    ),
+    "DLCPA, Gaussian": lambda probe: strategy_of(
+        mlp(size=8), classifier="gaussian", plugins=[probe]
+    ),
+    "STL-me": lambda probe: of_avalanche(
+        SmallCNN(), probe, strategy=SingleTaskStrategy, predict_with="mean"
+    ),
+    "finetuned": lambda probe: of_avalanche(
+        mlp(size=8), probe, strategy=SingleTaskStrategy, predict_with="mean", finetune_epochs=1
+    ),
+}
+
+
+def pil_stream(transform, **kwargs):
+    images = PILImages(*samples([0, 1], size=8, per_class=8))
+    images.transform = transform
+    return nc_benchmark(images, images, 1, task_labels=False, **kwargs)
+
+
+@pytest.mark.parametrize("name", READING_AT_THE_END)
+def test_images_without_transforms_of_evaluation_are_noticed_before_training(name):
+    probe = Probe(before_training_iteration=lambda strategy: None)
+    stream = pil_stream(lambda image: image, train_transform=ToTensor())
+    strategy = READING_AT_THE_END[name](probe)
+    with pytest.raises(ValueError, match="got Image: give the training set transforms of evaluati"):
+        strategy.train(stream.train_stream[0])
+    assert not probe.seen["before_training_iteration"]
+
+
+def test_nobody_asks_for_transforms_of_evaluation_that_are_never_used():
+    stream = pil_stream(lambda image: image, train_transform=ToTensor())
+    average = CumulativeParameterAveragingPlugin()
+    of_avalanche(mlp(size=8), average).train(stream.train_stream[0])
+    strategy_of(mlp(size=8), bn_statistics="recalibrated").train(stream.train_stream[0])
+
+
+def test_the_look_at_an_image_of_evaluation_draws_nothing():
+    stream = pil_stream(lambda image: ToTensor()(image) + 0.1 * torch.rand(3, 1, 1))
+
+    def trained(*plugins):
+        seed_everything()
+        model = SmallCNN()
+        of_avalanche(model, *plugins).train(stream.train_stream[0])
+        return state_of(model)
+
+    expected = trained()
+    assert_same_state(trained(CumulativeParameterAveragingPlugin()), expected)
+    assert_same_state(trained(GaussianClassifierPlugin()), expected)
 
 
 # At evaluation ------------------------------------------------------------------------------------

@@ -190,6 +190,12 @@ def test_an_optimizer_with_foreign_parameters():
     assert_refused(model, optimizer, ValueError, match)
 
 
+def test_an_optimizer_that_wants_a_closure():
+    model = SmallCNN()
+    optimizer = torch.optim.LBFGS(model.parameters())
+    assert_refused(model, optimizer, ValueError, "got LBFGS, whose step.* such as SGD or Adam")
+
+
 def test_after_a_refusal_the_same_model_and_optimizer_serve_on():
     seed_everything()
     model = SmallCNN()

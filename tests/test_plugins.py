@@ -425,3 +425,16 @@ def test_bad_arguments():
     alone = ClassifierAlignmentPlugin(CumulativeParameterAveragingPlugin())
     with pytest.raises(ValueError, match=r"plugins=\[average, alignment\]"):
         naive(mlp(), [alone]).train(stream().train_stream[0])
+
+
+@pytest.mark.parametrize("kind", ["alone", "average"])
+def test_an_alignment_refuses_a_weight_for_each_class(kind):
+    average = CumulativeParameterAveragingPlugin()
+    beside = {
+        "alone": [ClassifierAlignmentPlugin()],
+        "average": [average, ClassifierAlignmentPlugin(average)],
+    }
+    strategy = naive(mlp(), beside[kind])
+    strategy._criterion = CrossEntropyLoss(weight=torch.ones(6))
+    with pytest.raises(ValueError, match=r"weight for each class, got one of 6.* Leave `weight"):
+        strategy.train(stream().train_stream[0])

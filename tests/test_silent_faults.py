@@ -186,6 +186,30 @@ def test_an_aligned_strategy_may_take_the_second_answer_for_itself():
     strategy.train(nc_stream(per_class=8).train_stream)
 
 
+class Cosine(SmallCNN):
+    """It uses the weight of its head, and does not call it."""
+
+    def forward(self, x):
+        x = nn.functional.adaptive_avg_pool2d(self.norm(self.conv(x)).relu(), 2).flatten(1)
+        weight = nn.functional.normalize(self.fc.weight)
+        return 10 * nn.functional.linear(nn.functional.normalize(x), weight)
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_a_model_that_does_not_call_its_head_is_refused(user):
+    strategy = USERS[user](Cosine())
+    for _ in range(2):
+        with pytest.raises((ValueError, AttributeError), match="to call its head as a layer"):
+            strategy.train(nc_stream().train_stream[0])
+
+
+def test_whoever_asks_what_a_layer_has_is_answered_where_the_head_stood():
+    tap = strategy_of(SmallCNN()).model.plastic.fc
+    assert not hasattr(tap, "weight")
+    assert getattr(tap, "in_features", None) is None
+    assert copy.deepcopy(tap)(1) == 1
+
+
 class WithFunction(SmallCNN):
     """Its convolution is called by a function that looks it up in this very module."""
 
@@ -313,6 +337,40 @@ def test_models_that_are_compiled_are_trained_again_and_again(user):
         USERS[user](model).train(nc_stream(per_class=8).train_stream[0])
 
 
+def compiled_in_place(model):
+    model.compile(backend="eager")
+    return model
+
+
+@pytest.mark.parametrize(
+    "compiled", [functools.partial(torch.compile, backend="eager"), compiled_in_place]
+)
+def test_a_compiled_model_is_aligned_and_answered_for_as_it_is_without(compiled):
+    """What compiled passes made before there were hooks would leave hooks silent."""
+
+    def learned(compile_):
+        seed_everything()
+        accuracy, _ = scenario_metrics()
+        average = CumulativeParameterAveragingPlugin()
+        strategy = naive(
+            compile_(nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.ReLU(), nn.Linear(8, 4))),
+            train_epochs=2,
+            plugins=[average, ClassifierAlignmentPlugin(average), GaussianClassifierPlugin()],
+            evaluator=EvaluationPlugin(accuracy),
+            eval_every=1,
+        )
+        stream = tensors_stream(((0, 1), (2, 3)), size=8, per_class=8)
+        for experience in stream.train_stream:
+            strategy.train(experience, eval_streams=[stream.test_stream])
+            strategy.eval(stream.test_stream)
+        return accuracy.matrix(), [p.detach() for p in average.averaged_model.parameters()]
+
+    matrix, parameters = learned(lambda model: model)
+    found, theirs = learned(compiled)
+    assert np.array_equal(found, matrix, equal_nan=True)
+    torch.testing.assert_close(theirs, parameters)
+
+
 @pytest.mark.parametrize("user", USERS)
 def test_the_look_at_a_model_draws_nothing_and_leaves_it_in_training(user):
     """Dropout draws in training, and would show a random state or a mode that was not put back."""
@@ -400,9 +458,22 @@ def test_the_mean_of_one_model_answers_as_that_model(kind):
         assert torch.allclose(found, expected)
 
 
-@pytest.mark.parametrize("kind", [*BUFFERS, "criterion"])
+class WithQueue(SmallCNN):
+    """Its own queue, the means of the last eight mini-batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("queue", torch.zeros(8))
+
+    def forward(self, x):
+        if self.training:
+            self.queue.copy_(torch.cat([self.queue[1:], x.detach().mean().view(1)]))
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("kind", [*BUFFERS, "criterion", "queue"])
 def test_a_corrupt_image_leaves_every_buffer_as_it_was(kind):
-    model = SmallCNN() if kind == "criterion" else with_buffers(kind)
+    model = {"criterion": SmallCNN, "queue": WithQueue}.get(kind, lambda: with_buffers(kind))()
     criterion = Scaled() if kind == "criterion" else CrossEntropyLoss()
     states = []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Iterable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from avalanche_dlcpa.model_copy import copy_of
 from avalanche_dlcpa.precision import in_full_precision
 from avalanche_dlcpa.self_supervised import _solo_learn
 
@@ -112,7 +112,7 @@ def momentum_copy(module: nn.Module) -> nn.Module:
         ValueError: See `expect_wide`.
     """
     expect_wide(module)
-    return copy.deepcopy(module).requires_grad_(False)
+    return copy_of(module).requires_grad_(False)
 
 
 def expect_wide(module: nn.Module) -> None:
