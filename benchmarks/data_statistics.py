@@ -6,6 +6,7 @@ python -m benchmarks.data_statistics --dataset-root DATA --out results
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -62,6 +63,30 @@ def table(counted: Mapping[str, Sequence[str]]) -> Table:
         lines = {name: ours, f"{name}, paper": PUBLISHED.get(name, ())}
         rows += [Row(label, tuple(map(Entry, texts))) for label, texts in lines.items() if texts]
     return Table(tuple((name,) for name in COLUMNS), tuple(rows), notes=(NOTE,), corner="data set")
+
+
+def read_counted(folder: Path) -> dict[str, list[str]]:
+    """What was counted into a folder, rows by the names of data sets; empty: nothing.
+
+    Raises:
+        ValueError: A file that was cut short or altered, or cannot be read.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return {}
+    try:
+        counted = json.loads(path.read_text(encoding="utf-8"))["counted"]
+        for name, texts in counted.items():
+            if not isinstance(texts, list) or len(texts) != len(COLUMNS):
+                raise ValueError(f"not {len(COLUMNS)} texts of {name}")
+        return {name: [str(text) for text in texts] for name, texts in counted.items()}
+    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(
+            f"Expected {FILE} to hold what was counted, got a file cut short or altered "
+            f"({type(error).__name__}: {reason}): delete it, and run "
+            "`python -m benchmarks.data_statistics` again."
+        ) from error
 
 
 def _images_a_class(stream: Iterable[Any]) -> str:

@@ -39,6 +39,8 @@ def load_results(folder: Path) -> tuple[list[Result], dict[str, str]]:
                 raise ValueError(f"Expected one file a run, got that of {files[cell]} again.")
         except ValueError as error:
             skipped[path.name] = str(error)
+        except OSError as error:  # a folder, a link to nothing, a disk that fails
+            skipped[path.name] = f"Expected a file that can be read, got: {error.strerror}."
         else:
             found[cell], files[cell] = result, path.name
     for runs in by_method(found.values()).values():

@@ -37,6 +37,7 @@ from benchmarks.without_runs import (
     data_section,
     hyperparameters_section,
     scales_without_runs,
+    skipped_data,
 )
 
 
@@ -233,6 +234,7 @@ def main() -> None:
     parser.add_argument("--latex", action="store_true", help="print LaTeX instead of text")
     words = parser.parse_args()
     results, skipped = load_results(words.folder)
+    skipped |= skipped_data(words.folder)
     for name, reason in skipped.items():
         print(f"skipped {name}: {reason}")
     try:

@@ -29,6 +29,7 @@ from benchmarks.names import whole_number
 from benchmarks.origin import ROOT
 from benchmarks.settings import SETTINGS
 from benchmarks.whole_files import expect_writable, save_json, whole_file
+from benchmarks.without_runs import skipped_data
 
 TWIN = "digits-cifar100-5"
 CELL = Cell("naive", "digits")
@@ -384,6 +385,53 @@ def test_a_draft_that_a_kill_has_left_is_no_result(tmp_path):
         draft.write_text(path.read_text())
         found, skipped = load_results(tmp_path)
     assert ([one["seed"] for one in found], skipped) == ([0], {})
+
+
+@pytest.mark.parametrize("kind", ["folder", "dangling link"])
+def test_what_cannot_be_read_is_left_out_and_stops_nothing(kind, tmp_path):
+    save_json(sound(), tmp_path / "digits_naive_seed0.json")
+    other = tmp_path / "digits_si_seed0.json"
+    if kind == "folder":
+        other.mkdir()
+    else:
+        other.symlink_to(tmp_path / "nowhere")
+    found, skipped = load_results(tmp_path)
+    assert [result["seed"] for result in found] == [0]
+    assert "Expected a file that can be read, got: " in skipped[other.name]
+
+
+ALTERED_COUNTS = {
+    "cut": '{"counted": {"dig',
+    "other contents": '{"other": 1}',
+    "no rows": '{"counted": 3}',
+    "a number as a row": '{"counted": {"digits": 3}}',
+    "a short row": '{"counted": {"digits": ["1"]}}',
+    "a word as a row": '{"counted": {"digits": "12345"}}',
+    "a list": "[]",
+    "no text": "\xff",
+}
+
+
+@pytest.mark.parametrize("name", [*ALTERED_COUNTS, "a folder"])
+def test_altered_counts_are_left_out_with_the_reason(name, tmp_path):
+    path = tmp_path / "data_statistics.json"
+    if name == "a folder":
+        path.mkdir()
+    else:
+        path.write_text(ALTERED_COUNTS[name], encoding="latin-1")
+    reason = "Expected data_statistics.json to hold what was counted, got a file cut short or alter"
+    assert reason in skipped_data(tmp_path)["data_statistics.json"]
+    with pytest.raises(ValueError, match=r"got none: run benchmarks\.data_statistics first"):
+        report.make_sections([], tmp_path, experiment="table6")
+
+
+def test_altered_counts_stop_no_report(tmp_path, monkeypatch, capsys):
+    save_json(sound(), tmp_path / "digits_naive_seed0.json")
+    (tmp_path / "data_statistics.json").write_text(ALTERED_COUNTS["cut"])
+    monkeypatch.setattr(sys, "argv", ["report", str(tmp_path)])
+    report.main()
+    assert "skipped data_statistics.json: Expected" in capsys.readouterr().out
+    assert "- `data_statistics.json`: Expected" in (tmp_path / "report.md").read_text()
 
 
 def test_the_report_of_this_folder_has_its_name(tmp_path, monkeypatch, capsys):
