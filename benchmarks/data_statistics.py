@@ -18,7 +18,7 @@ from avalanche.benchmarks import NCScenario
 from avalanche_dlcpa import streams
 from benchmarks.markup import Entry, Row, Table, as_text
 from benchmarks.origin import origin_of
-from benchmarks.whole_files import save_json
+from benchmarks.whole_files import expect_writable, save_json
 
 DATA_SETS: dict[str, Callable[..., NCScenario]] = {
     "digits": streams.split_digits,
@@ -105,13 +105,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results"))
     words = parser.parse_args()
     try:
+        expect_writable(words.out)
+    except OSError as error:
+        parser.error(f"{type(error).__name__}: {error}: name another folder with --out.")
+    try:
         counted = {name: row(name, dataset_root=words.dataset_root) for name in words.data}
     except FileNotFoundError as error:
         sys.exit(f"{type(error).__name__}: {error}")
     print(as_text(table(counted)))
     command = ["python", "-m", "benchmarks.data_statistics", "--data", *words.data]
     found = {"counted": counted, "provenance": origin_of(command, "cpu")}
-    print(f"wrote {save_json(found, words.out / FILE)}")
+    try:
+        print(f"wrote {save_json(found, words.out / FILE)}")
+    except OSError as error:  # a disk that became full
+        sys.exit(f"{type(error).__name__}: {error}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from synthetic_results import make_result
 from benchmarks import (
     building,
     compare,
+    data_statistics,
     demo,
     gaussian_report,
     hyperparameters,
@@ -564,13 +566,44 @@ def test_a_result_that_the_disk_does_not_take_is_told(tmp_path, monkeypatch):
         run.main()
 
 
-def test_a_report_that_cannot_be_written_is_told(tmp_path, monkeypatch, capsys):
-    save_json(sound(), tmp_path / "digits_naive_seed0.json")
-    (tmp_path / "report.md").mkdir()
-    monkeypatch.setattr(sys, "argv", ["report", str(tmp_path)])
-    with pytest.raises(SystemExit):
+@pytest.mark.parametrize("place", ["figures", "report.md", "out", "/proc/nowhere"])
+def test_a_report_that_cannot_be_written_prints_its_tables(place, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "results"
+    save_json(sound(), folder / "digits_naive_seed0.json")
+    out = tmp_path / place if place in ("out", "/proc/nowhere") else folder
+    if place == "report.md":
+        (folder / place).mkdir()
+    elif place != "/proc/nowhere":
+        (out if place == "out" else folder / place).write_text("no folder")
+    monkeypatch.setattr(sys, "argv", ["report", str(folder), "--out", str(out)])
+    with pytest.raises(SystemExit, match=r"to take the report, got .*another folder with --out"):
         report.main()
-    assert "report.md" in capsys.readouterr().err
+    assert re.search(r"^Naive +50\.00 +75\.00", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_a_report_may_go_elsewhere(tmp_path, monkeypatch):
+    folder, out = tmp_path / "results", tmp_path / "out"
+    path = save_json(sound(), folder / "digits_naive_seed0.json")
+    monkeypatch.setattr(sys, "argv", ["report", str(folder), "--out", str(out)])
+    report.main()
+    assert list(folder.iterdir()) == [path]
+    text = (out / "report.md").read_text()
+    assert text.startswith("# Results in results\n")
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
+    assert pictures
+    assert all((out / name).is_file() for name in pictures)
+
+
+def test_data_are_not_counted_for_a_place_that_takes_no_files(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    out.write_text("no folder")
+    monkeypatch.setattr(sys, "argv", ["data_statistics", "--data", "digits", "--out", str(out)])
+    with pytest.raises(SystemExit) as ended:
+        data_statistics.main()
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert "name another folder with --out" in said.err
+    assert said.out == ""
 
 
 def test_a_cell_that_another_grid_has_ended_meanwhile_is_no_failure(tmp_path, monkeypatch, capsys):
