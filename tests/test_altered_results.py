@@ -1,5 +1,6 @@
 """Results that were altered, copied or cut, and numbers on the command line that mean nothing."""
 
+import csv
 import json
 import math
 import os
@@ -7,6 +8,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,11 +20,13 @@ from benchmarks import (
     data_statistics,
     demo,
     gaussian_report,
+    hyperparameter_table,
     hyperparameters,
     pool,
     report,
     run,
     trials,
+    tune,
 )
 from benchmarks.cells import Cell, check_same, result_path
 from benchmarks.hyperparameters import HyperparameterError
@@ -464,6 +468,27 @@ def test_a_row_that_was_cut_short_costs_no_other(tmp_path):
     assert [row["seed"] for row in trials.read_rows(path)] == ["0", "2"]
 
 
+ROW = ["digits", "ewc", "5", "0", '{"lr": 0.1}', "0.1", "0.2", "abc"]
+
+
+@pytest.mark.parametrize("lines", [[ROW], [trials.FIELDS[:-1], ROW[:-1]], [trials.FIELDS, ROW[:3]]])
+def test_trials_without_their_fields_are_told(lines, tmp_path):
+    path = tmp_path / "tuning.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(lines)
+    with pytest.raises(ValueError, match=r"Expected tuning.csv to have setting,method,.*, got "):
+        trials.read_rows(path)
+    with pytest.raises(ValueError, match=r"Expected tuning.csv to have"):
+        tune.tune("digits", ["naive"], [0], None, folder=tmp_path, path=path)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "setting,met"])
+def test_a_file_before_its_first_trial_has_none(text, tmp_path):
+    path = tmp_path / "tuning.csv"
+    path.write_text(text)
+    assert trials.read_rows(path) == []
+
+
 def test_a_seed_that_was_broken_off_does_not_decide():
     rows = [
         dict(
@@ -627,5 +652,39 @@ def test_chosen_values_that_were_altered_are_told(content, tmp_path, monkeypatch
     path = tmp_path / "hyperparameters.json"
     path.write_text(content)
     monkeypatch.setattr(hyperparameters, "CHOSEN", path)
-    with pytest.raises(ValueError, match="to hold all values chosen, got a file cut short or alt"):
-        hyperparameters.hyperparameters_of("naive", "digits")
+    for ask in (
+        lambda: hyperparameters.hyperparameters_of("naive", "digits"),
+        lambda: hyperparameters.has_values("naive", "digits"),
+        lambda: hyperparameter_table.table("digits"),
+    ):
+        with pytest.raises(ValueError, match="to hold all values chosen, got a file cut short"):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (compare, ["--tune", "--methods", "naive", "--settings", TWIN]),
+        (compare, ["--methods", "naive", "--settings", TWIN]),
+        (tune, ["--setting", "digits", "--methods", "naive"]),
+    ],
+)
+def test_altered_chosen_values_are_told_before_any_work(
+    module, words, tmp_path, monkeypatch, capsys
+):
+    path = tmp_path / "hyperparameters.json"
+    path.write_text("{")
+    monkeypatch.setattr(hyperparameters, "CHOSEN", path)
+    monkeypatch.setattr(
+        tune, "expect_as_many_seeds", partial(trials.expect_as_many_seeds, path=path)
+    )
+    for work in ("tune", "run_grid"):
+        monkeypatch.setattr(module, work, None)
+    out = tmp_path / "out"
+    outs = ["--out", str(out)] if module is compare else []
+    monkeypatch.setattr(sys, "argv", [module.__name__, *words, *outs])
+    with pytest.raises(SystemExit) as ended:
+        module.main()
+    assert ended.value.code == 2
+    assert "to hold all values chosen, got a file cut short" in capsys.readouterr().err
+    assert not out.exists()
