@@ -24,8 +24,8 @@ from benchmarks.figures import (
     setting_pictures,
 )
 from benchmarks.hyperparameters import has_values
-from benchmarks.loading import by_method, in_order, load_results, provenance
-from benchmarks.markup import as_latex, as_markdown, as_text, escape_markdown
+from benchmarks.loading import by_method, in_order, load_results, provenance, superseded
+from benchmarks.markup import as_latex, as_markdown, as_text, escape_latex, escape_markdown
 from benchmarks.methods import METHODS
 from benchmarks.names import expect_known
 from benchmarks.orders import order_tables
@@ -131,6 +131,7 @@ def _experiment_section(
         command=shlex.join(["python", "-m", "benchmarks.compare", name, *place]),
         results=results,
         tables=tables,
+        notes=superseded(results),
         pictures=() if figures is None else experiment_pictures(name, scale, results, figures),
     )
 
@@ -144,6 +145,7 @@ def _setting_section(
         command="\n".join(_commands(setting, results, folder)),
         results=results,
         tables=[comparison_table(results)],
+        notes=superseded(results),
         pictures=() if figures is None else setting_pictures(setting, results, figures),
         details=[
             (method_picture(runs, figures), _details(runs))
@@ -218,6 +220,7 @@ def _markdown(
         parts.append(f"```console\n{section.command}\n```")
         for heading, table in section.headed_tables:
             parts += [*([f"### {heading}"] if heading else []), as_markdown(table)]
+        parts += map(escape_markdown, section.notes)
         parts += [
             f"![{picture.caption}]({picture.path.relative_to(out).as_posix()})"
             for picture in section.pictures
@@ -234,7 +237,9 @@ def _markdown(
 
 def _latex(sections: Iterable[Section]) -> str:
     tables = "\n\n\\clearpage\n".join(
-        as_latex(table) for section in sections for table in section.tables
+        part
+        for section in sections
+        for part in (*map(as_latex, section.tables), *map(escape_latex, section.notes))
     )
     return (
         "\\documentclass{article}\n\\usepackage{booktabs,graphicx}\n\\begin{document}\n\n"
@@ -268,6 +273,8 @@ def main() -> None:
         for heading, table in section.headed_tables:
             title = f"{heading}\n" if heading else ""
             print(as_latex(table) if words.latex else title + as_text(table))
+        for note in section.notes:
+            print(escape_latex(note) if words.latex else note)
     out = words.folder if words.out is None else words.out
     try:
         expect_writable(out)
