@@ -265,6 +265,22 @@ def test_a_schedule_that_would_be_none_or_another_is_refused(last_epochs):
         (["--method=EWK"], "Did you mean 'ewc'?"),
         (["--method=DLCPA"], "There are dlcpa-a, dlcpa-b"),
         (["--method=linear-probe", "--set=lrr=9"], "that linear-probe or STL has, got lrr."),
+        (["--method=linear-probe", "--set=seed=3"], "that linear-probe or STL has, got seed."),
+        (["--method=linear-probe", "--set=setting=3"], "linear-probe or STL has, got setting."),
+        (
+            ["--method=linear-probe", "--set=train_epochs=3"],
+            "that linear-probe or STL has, got train_epochs.",
+        ),
+        (
+            ["--method=packnet", "--set=post_prune_share=1"],
+            "Expected `post_prune_share` to leave an epoch before the pruning, got 1, which is 2 "
+            "of 2 epochs",
+        ),
+        (
+            ["--method=agem", "--set=sample_size=0"],
+            "Expected `sample_size` to be a whole number from 2 on, a sample a task, got 0",
+        ),
+        (["--method=gem", "--set=sample_size=0"], "hyperparameters that gem has, got sample_size"),
         (
             ["--method=loss-surface", "--set=resolution=1"],
             "Expected `resolution` to be a whole number from 2 on, got 1",
