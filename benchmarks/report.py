@@ -198,11 +198,11 @@ def write_report(
         out: Where the three go; None: the folder of the results.
     """
     out = folder if out is None else out
-    title = f"Results in {folder.resolve().name}"
     figures = [picture.path for section in sections for picture in _pictures(section)]
     markdown, latex = out / "report.md", out / "report.tex"
-    save_text(_markdown(title, sections, skipped, out), markdown)
+    save_text(_markdown(sections, skipped, folder, out), markdown)
     save_text(_latex(sections), latex)
+    title = f"Results in {folder.resolve().name}"
     page = write_page(title, sections, skipped, out / "report.html")
     return [*figures, markdown, latex, page]
 
@@ -212,9 +212,10 @@ def _pictures(section: Section) -> list[Picture]:
 
 
 def _markdown(
-    title: str, sections: Sequence[Section], skipped: Mapping[str, str], out: Path
+    sections: Sequence[Section], skipped: Mapping[str, str], folder: Path, out: Path | None = None
 ) -> str:
-    parts = [f"# {escape_markdown(title)}"]
+    out = folder if out is None else out
+    parts = [f"# Results in {escape_markdown(folder.resolve().name)}"]
     for section in sections:
         parts.append(f"## {section.title}")
         parts.append(f"```console\n{section.command}\n```")
