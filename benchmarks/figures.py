@@ -134,11 +134,13 @@ def curves_figure(results: Sequence[Result], scenarios: Sequence[str]) -> Figure
 def _looks(cells: Iterable[Cell]) -> list[dict[str, Any]]:
     """Looks of lines: of a method alike on all figures, but for the markers of runs with changes.
 
-    Those are not filled, or by half.
+    Those are not filled, or by half. Methods of the grid come first, so that no two of them share
+    both colour and line.
     """
+    methods = list(dict.fromkeys([*EXPERIMENTS["grid"].methods, *METHODS]))
     looks, changed = [], Counter[str]()
     for cell in cells:
-        look = line_look(list(METHODS).index(cell.method))
+        look = line_look(methods.index(cell.method))
         if cell.changes:
             look["fillstyle"] = _FILLS[changed[cell.method] % len(_FILLS)]
             changed[cell.method] += 1

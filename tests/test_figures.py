@@ -65,6 +65,8 @@ def test_a_method_looks_alike_on_all_figures_and_unlike_all_others():
 
     every = looks(*(make_result(method, LAB) for method in METHODS))
     assert len(set(every.values())) == len(METHODS)
+    titles = {METHODS[method].title for method in EXPERIMENTS["grid"].methods}
+    assert len({(every[t][0], every[t][2]) for t in titles}) == len(titles)
     changed = [make_result("lwf", LAB, changes={"ssl": ssl}) for ssl in ("byol", "mocov2")]
     few = looks(make_result("dlcpa-mocov2", LAB), make_result("lwf", LAB), *changed)
     assert few["LwF"] == every["LwF"]
