@@ -5,6 +5,7 @@ With `ax=None` each function draws on a new `matplotlib.figure.Figure` of its ow
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -71,6 +72,7 @@ def plot_accuracy_over_experiences(
     curves: Mapping[str, ArrayLike],
     *,
     deviations: Mapping[str, ArrayLike] | None = None,
+    looks: Mapping[str, Mapping[str, Any]] | None = None,
     ax: Axes | None = None,
     ylabel: str = "mean accuracy over the tasks learned (%)",
 ) -> Axes:
@@ -81,6 +83,9 @@ def plot_accuracy_over_experiences(
             `accuracy_over_experiences` gives. T may differ; NaN leaves a gap.
         deviations: Half the height of a band around a curve, by method, shape (T,), fractions:
             say, the standard deviation over seeds. A method that is left out has no band.
+        looks: What matplotlib draws the line of a method with (``color``, ``marker``), by method,
+            so that it looks alike on several figures. One that is left out has the look of its
+            place among the curves.
         ax: Where to draw. None makes a new figure. The legend stands to the right of the axes,
             so that it covers no data; save with `bbox_inches="tight"` where it does not fit.
         ylabel: Label of the y axis.
@@ -105,7 +110,7 @@ def plot_accuracy_over_experiences(
         ax = new_axes(width=6.8, height=3.6)
     for i, (name, percent) in enumerate(percents.items()):
         learned = np.arange(1, len(percent) + 1)
-        (line,) = ax.plot(learned, percent, label=name, **line_look(i))
+        (line,) = ax.plot(learned, percent, label=name, **(looks or {}).get(name, line_look(i)))
         if name in widths:
             low, high = percent - widths[name], percent + widths[name]
             ax.fill_between(learned, low, high, color=line.get_color(), alpha=0.15, lw=0, zorder=1)

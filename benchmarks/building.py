@@ -7,7 +7,14 @@ from typing import Any
 
 from avalanche.models import as_multitask
 from avalanche.training.plugins import LRSchedulerPlugin
-from avalanche.training.supervised import DER, ICaRL, PackNet, Replay, SynapticIntelligence
+from avalanche.training.supervised import (
+    AGEM,
+    DER,
+    ICaRL,
+    PackNet,
+    Replay,
+    SynapticIntelligence,
+)
 from avalanche.training.templates import SupervisedTemplate
 from torch import nn
 from torch.nn import CrossEntropyLoss
@@ -92,10 +99,10 @@ def with_head_a_task(build: Build) -> Build:
     return build_with_heads
 
 
-def _checked_buffer(size: Any, least: int, what: str) -> int:
+def _checked_size(name: str, size: Any, least: int, what: str) -> int:
     if not isinstance(size, int) or isinstance(size, bool) or size < least:
         raise HyperparameterError(
-            f"Expected `buffer_size` to be a whole number from {least} on, {what}, got {size!r}."
+            f"Expected `{name}` to be a whole number from {least} on, {what}, got {size!r}."
         )
     return size
 
@@ -104,7 +111,7 @@ def replay(
     network: nn.Module, *, buffer_size: int = BUFFER_SIZE, **options: Any
 ) -> SupervisedTemplate:
     """Replay from a buffer of samples."""
-    size = _checked_buffer(buffer_size, 1, "a sample")
+    size = _checked_size("buffer_size", buffer_size, 1, "a sample")
     return on_sgd(Replay, mem_size=size)(network, **options)
 
 
@@ -120,7 +127,7 @@ def dark_experience(
 
     Avalanche replays nothing where a whole buffer holds less than a mini-batch.
     """
-    size = _checked_buffer(buffer_size, 1, "a sample")
+    size = _checked_size("buffer_size", buffer_size, 1, "a sample")
     build = on_sgd(DER, mem_size=size, batch_size_mem=min(train_mb_size, size))
     return build(network, setting=setting, train_mb_size=train_mb_size, **options)
 
@@ -132,8 +139,11 @@ def with_gradient_memory(strategy: type[SupervisedTemplate]) -> Build:
         network: nn.Module, *, setting: Setting, buffer_size: int = BUFFER_SIZE, **options: Any
     ) -> SupervisedTemplate:
         num_tasks = setting.num_experiences
-        patterns = _checked_buffer(buffer_size, num_tasks, "a sample a task") // num_tasks
-        return on_sgd(strategy, patterns_per_exp=patterns)(network, setting=setting, **options)
+        size = _checked_size("buffer_size", buffer_size, num_tasks, "a sample a task")
+        if strategy is AGEM and "sample_size" in options:  # which it shares among the tasks
+            _checked_size("sample_size", options["sample_size"], num_tasks, "a sample a task")
+        build_on_sgd = on_sgd(strategy, patterns_per_exp=size // num_tasks)
+        return build_on_sgd(network, setting=setting, **options)
 
     return build
 
@@ -167,7 +177,7 @@ def icarl(
     **options: Any,
 ) -> ICaRL:
     """Builds iCaRL on the two parts of the network, with the schedule of `on_sgd`."""
-    size = _checked_buffer(buffer_size, setting.num_classes, "a sample a class")
+    size = _checked_size("buffer_size", buffer_size, setting.num_classes, "a sample a class")
     extractor, classifier = split_at_head(network)
     optimizer = SGD([*extractor.parameters(), *classifier.parameters()], lr, momentum)
     return ICaRL(
@@ -185,13 +195,21 @@ def packnet(
     network: nn.Module, *, setting: Setting, lr: float, post_prune_share: float, **options: Any
 ) -> PackNet:
     """Builds PackNet with an equal share of the weights for every task; it takes no schedule."""
+    epochs = options["train_epochs"]
+    after = max(1, round(post_prune_share * epochs))
+    if after >= epochs:
+        raise HyperparameterError(
+            f"Expected `post_prune_share` to leave an epoch before the pruning, got "
+            f"{post_prune_share}, which is {after} of {epochs} epochs: choose a lower share, or a "
+            "setting of at least 2 epochs."
+        )
     model = packnet_network(network)
     num_tasks = setting.num_experiences
     shares = [1 - 1 / (num_tasks - task) for task in range(num_tasks)]
     strategy = PackNet(
         model=model,
         optimizer=_sgd(model, lr, 0.0),  # momentum would move frozen weights
-        post_prune_epochs=max(1, round(post_prune_share * options["train_epochs"])),
+        post_prune_epochs=after,
         prune_proportion=shares,
         **options,
     )

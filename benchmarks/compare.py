@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.cells import Cell, check_same, grid, parse_changes, read_result, result_path
 from benchmarks.experiments import EXPERIMENTS
-from benchmarks.hyperparameters import has_values
+from benchmarks.hyperparameters import chosen_values, has_values
 from benchmarks.live import run_grid
 from benchmarks.names import SEED, expect_known
 from benchmarks.pool import add_pool_arguments, pool_of
@@ -128,6 +128,7 @@ def main() -> None:
     folder = words.out.absolute()
     try:
         cells = list(dict.fromkeys(cells_of(words)))
+        chosen_values()  # refuses a file that was altered, before any work
         run = pool_of(words, folder)
         if not all(result_path(cell, folder).exists() for cell in cells):
             expect_writable(folder)

@@ -6,6 +6,7 @@ python -m benchmarks.data_statistics --dataset-root DATA --out results
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from avalanche.benchmarks import NCScenario
 from avalanche_dlcpa import streams
 from benchmarks.markup import Entry, Row, Table, as_text
 from benchmarks.origin import origin_of
-from benchmarks.whole_files import save_json
+from benchmarks.whole_files import expect_writable, save_json
 
 DATA_SETS: dict[str, Callable[..., NCScenario]] = {
     "digits": streams.split_digits,
@@ -64,6 +65,30 @@ def table(counted: Mapping[str, Sequence[str]]) -> Table:
     return Table(tuple((name,) for name in COLUMNS), tuple(rows), notes=(NOTE,), corner="data set")
 
 
+def read_counted(folder: Path) -> dict[str, list[str]]:
+    """What was counted into a folder, rows by the names of data sets; empty: nothing.
+
+    Raises:
+        ValueError: A file that was cut short or altered, or cannot be read.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return {}
+    try:
+        counted = json.loads(path.read_text(encoding="utf-8"))["counted"]
+        for name, texts in counted.items():
+            if not isinstance(texts, list) or len(texts) != len(COLUMNS):
+                raise ValueError(f"not {len(COLUMNS)} texts of {name}")
+        return {name: [str(text) for text in texts] for name, texts in counted.items()}
+    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(
+            f"Expected {FILE} to hold what was counted, got a file cut short or altered "
+            f"({type(error).__name__}: {reason}): delete it, and run "
+            "`python -m benchmarks.data_statistics` again."
+        ) from error
+
+
 def _images_a_class(stream: Iterable[Any]) -> str:
     counts: Counter[int] = Counter()
     for experience in stream:
@@ -80,13 +105,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results"))
     words = parser.parse_args()
     try:
+        expect_writable(words.out)
+    except OSError as error:
+        parser.error(f"{type(error).__name__}: {error}: name another folder with --out.")
+    try:
         counted = {name: row(name, dataset_root=words.dataset_root) for name in words.data}
     except FileNotFoundError as error:
         sys.exit(f"{type(error).__name__}: {error}")
     print(as_text(table(counted)))
     command = ["python", "-m", "benchmarks.data_statistics", "--data", *words.data]
     found = {"counted": counted, "provenance": origin_of(command, "cpu")}
-    print(f"wrote {save_json(found, words.out / FILE)}")
+    try:
+        print(f"wrote {save_json(found, words.out / FILE)}")
+    except OSError as error:  # a disk that became full
+        sys.exit(f"{type(error).__name__}: {error}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,12 +15,13 @@ from matplotlib.figure import Figure
 
 from avalanche_dlcpa.analysis_plots import loss_levels, plot_linear_probe, plot_loss_surface
 from avalanche_dlcpa.comparison_plots import plot_bars, plot_confusion_matrix, plot_sensitivity
+from avalanche_dlcpa.plot_style import line_look
 from avalanche_dlcpa.plots import (
     plot_accuracy_matrix,
     plot_accuracy_over_experiences,
     plot_task_accuracies_over_experiences,
 )
-from benchmarks.cells import Result
+from benchmarks.cells import Cell, Result
 from benchmarks.experiments import EXPERIMENTS, SCENARIOS, title_of
 from benchmarks.loading import by_method
 from benchmarks.methods import METHODS
@@ -28,6 +30,8 @@ from benchmarks.summaries import Summary, measure_of, summarize
 from benchmarks.whole_files import whole_file
 
 MEGABYTE = 10**6
+MOST_CURVES = 12  # of a setting, with runs with changes among them
+_FILLS = ("none", "left", "right", "top", "bottom")  # of the markers of runs with changes
 
 
 class Picture(NamedTuple):
@@ -71,9 +75,17 @@ def experiment_pictures(
 
 
 def setting_pictures(setting: str, results: Sequence[Result], folder: Path) -> list[Picture]:
-    """Draw all methods of a setting: accuracies over experiences, then time and memory."""
+    """Draw all methods of a setting: accuracies over experiences, then time and memory.
+
+    Of more than `MOST_CURVES` curves, those of runs with changes are left out: they are in the
+    table, and in the figures of the tables that they belong to.
+    """
     title = SETTINGS[setting].title
-    curves = curves_figure(results, list(SCENARIOS))
+    unchanged = [result for result in results if not result["changes"]]
+    chosen = unchanged if unchanged and len(by_method(results)) > MOST_CURVES else results
+    curves = curves_figure(chosen, list(SCENARIOS))
+    if len(chosen) < len(results):
+        curves.supxlabel("Without runs with changes, which are in the table.", fontsize=9)
     pictures = {
         "accuracies": (f"Mean accuracy over the tasks learned: {title}", curves),
         "costs": (
@@ -99,7 +111,9 @@ def method_picture(runs: Sequence[Result], folder: Path) -> Picture:
 
 def curves_figure(results: Sequence[Result], scenarios: Sequence[str]) -> Figure:
     """A panel a scenario with a line a method and, of several seeds, a band around it."""
-    groups = by_method(results).values()
+    cells = by_method(results)
+    groups = cells.values()
+    looks = dict(zip(map(_title, groups), _looks(cells), strict=True))
     height = max(4.2, 0.8 + 0.21 * len(groups))
     figure = Figure(figsize=(2.4 + 4.7 * len(scenarios), height), layout="constrained")
     panels = figure.subplots(1, len(scenarios), squeeze=False)[0]
@@ -110,11 +124,28 @@ def curves_figure(results: Sequence[Result], scenarios: Sequence[str]) -> Figure
             curves[_title(runs)] = found.mean(axis=0)
             if len(runs) > 1:
                 bands[_title(runs)] = found.std(axis=0, ddof=1)
-        plot_accuracy_over_experiences(curves, deviations=bands, ax=axes)
+        plot_accuracy_over_experiences(curves, deviations=bands, looks=looks, ax=axes)
         axes.set_title(SCENARIOS[scenario])
         _begin_at_zero(axes)
     _share_legend(figure, panels)
     return figure
+
+
+def _looks(cells: Iterable[Cell]) -> list[dict[str, Any]]:
+    """Looks of lines: of a method alike on all figures, but for the markers of runs with changes.
+
+    Those are not filled, or by half. Methods of the grid come first, so that no two of them share
+    both colour and line.
+    """
+    methods = list(dict.fromkeys([*EXPERIMENTS["grid"].methods, *METHODS]))
+    looks, changed = [], Counter[str]()
+    for cell in cells:
+        look = line_look(methods.index(cell.method))
+        if cell.changes:
+            look["fillstyle"] = _FILLS[changed[cell.method] % len(_FILLS)]
+            changed[cell.method] += 1
+        looks.append(look)
+    return looks
 
 
 def _begin_at_zero(*panels: Axes) -> None:

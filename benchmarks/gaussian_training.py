@@ -16,11 +16,12 @@ from avalanche_dlcpa.folder_lock import lock_folder
 from avalanche_dlcpa.frozen_extractor import FrozenExtractor
 from avalanche_dlcpa.model_head import find_head
 from benchmarks.cells import Cell
+from benchmarks.judgement import expect_finite
 from benchmarks.methods import METHODS
 from benchmarks.names import expect_known
 from benchmarks.origin import origin_of
 from benchmarks.settings import SETTINGS, Setting
-from benchmarks.training import build_strategy, expect_finite
+from benchmarks.training import build_strategy
 from benchmarks.whole_files import save_json
 
 RECORD = "training.json"

@@ -9,7 +9,12 @@ import argparse
 import csv
 from pathlib import Path
 
-from benchmarks.hyperparameters import PUBLISHED, batch_size_of, hyperparameters_of
+from benchmarks.hyperparameters import (
+    PUBLISHED,
+    NoValuesError,
+    batch_size_of,
+    hyperparameters_of,
+)
 from benchmarks.markup import NOTHING, Entry, Row, Table, as_text
 from benchmarks.methods import METHODS
 from benchmarks.names import expect_known
@@ -31,7 +36,7 @@ def table(setting: str) -> Table:
     says of others.
 
     Raises:
-        ValueError: An unknown setting.
+        ValueError: An unknown setting, or chosen values in a file cut short or altered.
     """
     plan = SETTINGS[expect_known("setting", setting, SETTINGS)]
     published = PUBLISHED.get(plan.tuned_on or setting, {})
@@ -42,7 +47,7 @@ def table(setting: str) -> Table:
             continue
         try:
             values = hyperparameters_of(name, setting)
-        except ValueError:
+        except NoValuesError:
             texts, source = NOTHING, "none: benchmarks.tune"
         else:
             texts = ", ".join(f"{key} {value:g}" for key, value in values.items())

@@ -23,6 +23,10 @@ class HyperparameterError(ValueError):
     """A hyperparameter that a method does not have, or a value that does not suit it."""
 
 
+class NoValuesError(ValueError):
+    """Nothing was chosen or published for a method in a setting."""
+
+
 # The paper's Table "Hyperparameters"; classifier_lr and last_epochs as in the authors' runs,
 # memory_strength as in Avalanche. What is not here was published nowhere.
 _CIFAR100_DLCPA = {"lr": 0.005, "classifier_lr": 0.2, "supervised_weight": 10.0}
@@ -80,10 +84,14 @@ def expect_number(name: str, value: Any) -> None:
 
 
 def has_values(method: str, setting: str) -> bool:
-    """Whether hyperparameters were chosen or published."""
+    """Whether hyperparameters were chosen or published.
+
+    Raises:
+        ValueError: The file of the chosen ones was cut short or altered: nobody knows.
+    """
     try:
         hyperparameters_of(method, setting)
-    except ValueError:
+    except NoValuesError:
         return False
     return True
 
@@ -92,7 +100,8 @@ def hyperparameters_of(method: str, setting: str) -> Values:
     """What a method runs with in a setting.
 
     Raises:
-        ValueError: Nothing was chosen or published.
+        NoValuesError: Nothing was chosen or published.
+        ValueError: The file of the chosen ones was cut short or altered.
     """
     source = SETTINGS[setting].tuned_on or setting
     chosen = chosen_values().get(source, {}).get(method)
@@ -100,7 +109,7 @@ def hyperparameters_of(method: str, setting: str) -> Values:
         return dict(chosen["hyperparameters"])
     if method in PUBLISHED.get(source, {}):
         return dict(PUBLISHED[source][method])
-    raise ValueError(
+    raise NoValuesError(
         f"Expected hyperparameters of {method} in {source}, got none, published or chosen: run "
         f"`python -m benchmarks.tune --setting {source} --methods {method}` first."
     )
@@ -129,7 +138,7 @@ def chosen_values(path: Path | None = None) -> dict[str, dict[str, Values]]:
         for of_setting in chosen.values():
             for entry in of_setting.values():
                 dict(entry["hyperparameters"])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
         raise ValueError(
             f"Expected {path.name} to hold all values chosen, got a file cut short or altered "
             f"({type(error).__name__}: {error}): take it from the repository again, or delete it "

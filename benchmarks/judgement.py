@@ -1,4 +1,4 @@
-"""What follows from an accuracy matrix, and whether a result says what follows from its own."""
+"""What can be judged, what follows from an accuracy matrix, and whether a result says so."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from avalanche.training.templates import SupervisedTemplate
 
+from avalanche_dlcpa import NonFiniteLossError
 from avalanche_dlcpa.accuracy_matrix import (
     accuracy_over_experiences,
     average_incremental_accuracy,
@@ -15,11 +17,21 @@ from avalanche_dlcpa.accuracy_matrix import (
     final_accuracy,
     forgetting,
 )
+from avalanche_dlcpa.divergence import all_finite
 
 ROUNDING = 1e-9
 _KINDS = {"hyperparameters": dict, "provenance": dict, "num_experiences": int}
 _KINDS_OF_METHODS = {"class_il": dict, "task_il": dict, "classes": list}
 _ORIGIN = ("command", "versions", "python", "commit", "device", "processor", "threads", "date")
+
+
+def expect_finite(strategy: SupervisedTemplate, learned: int) -> None:
+    """Refuse to judge weights that are not finite: their accuracy would look like chance."""
+    if not all_finite([*strategy.model.parameters(), *strategy.model.buffers()]):
+        raise NonFiniteLossError(
+            f"Expected finite weights after {learned} experiences, got NaN or infinite ones: the "
+            "training diverged. Choose a lower learning rate or strength."
+        )
 
 
 def summary_of(matrix: np.ndarray) -> dict[str, Any]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.analyses import ANALYSES
 from benchmarks.cells import Cell, Result, check_setting, expect_found_of, read_result
+from benchmarks.experiments import title_of
+from benchmarks.hyperparameters import NoValuesError
 from benchmarks.judgement import expect_sound
 from benchmarks.methods import METHODS
 from benchmarks.settings import SETTINGS
@@ -39,6 +42,8 @@ def load_results(folder: Path) -> tuple[list[Result], dict[str, str]]:
                 raise ValueError(f"Expected one file a run, got that of {files[cell]} again.")
         except ValueError as error:
             skipped[path.name] = str(error)
+        except OSError as error:  # a folder, a link to nothing, a disk that fails
+            skipped[path.name] = f"Expected a file that can be read, got: {error.strerror}."
         else:
             found[cell], files[cell] = result, path.name
     for runs in by_method(found.values()).values():
@@ -122,6 +127,36 @@ def by_method(results: Iterable[Result]) -> dict[Cell, list[Result]]:
     for result in results:
         groups.setdefault(dataclasses.replace(cell_of(result), seed=0), []).append(result)
     return groups
+
+
+def superseded(results: Iterable[Result]) -> list[str]:
+    """Which results ran with other hyperparameters than they would now, a sentence a mean.
+
+    What was changed on purpose is the same now as then.
+
+    Raises:
+        ValueError: The file of the chosen values was cut short or altered.
+    """
+    notes = []
+    for cell, runs in by_method(results).items():
+        ran = {**runs[0]["hyperparameters"], "batch_size": runs[0]["batch_size"]}
+        try:
+            now = {**cell.hyperparameters, "batch_size": cell.batch_size}
+        except NoValuesError:
+            now = {}
+        if ran != now:
+            seeds = ", ".join(str(run["seed"]) for run in runs)
+            notes.append(
+                f"Superseded: {title_of(cell.method, dict(cell.changes))} in {cell.setting}, seed "
+                f"{seeds}, ran with {_values(ran, now)} where {_values(now, ran)} is chosen now."
+            )
+    return notes
+
+
+def _values(own: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Those that differ, in words."""
+    differing = [f"{name} {v}" for name, v in own.items() if (name, v) not in other.items()]
+    return ", ".join(differing) or "nothing"
 
 
 def provenance(results: Sequence[Result]) -> dict[str, str]:

@@ -25,6 +25,7 @@ class Section:
         command: That makes its results.
         results: All that it shows.
         tables: Shown first.
+        notes: Sentences below them.
         pictures: Shown below them.
         details: Further pictures, closed at first, with the text beside them.
     """
@@ -34,6 +35,7 @@ class Section:
     command: str
     results: Sequence[Result]
     tables: Sequence[Table] = ()
+    notes: Sequence[str] = ()
     pictures: Sequence[Picture] = ()
     details: Sequence[tuple[Picture, str]] = ()
 
@@ -76,6 +78,7 @@ def _section(section: Section) -> str:
         (f"<h3>{_text(heading)}</h3>" if heading else "") + as_html(table) + "\n"
         for heading, table in section.headed_tables
     )
+    notes = "".join(f"<p class=note>{_text(note)}</p>\n" for note in section.notes)
     pictures = "".join(f"<figure>{_picture(picture)}</figure>\n" for picture in section.pictures)
     details = "".join(
         f"<details><summary>{_text(picture.caption)}</summary>{_image(picture)}"
@@ -83,7 +86,7 @@ def _section(section: Section) -> str:
         for picture, text in section.details
     )
     return f"""<section id="{_text(section.anchor)}"><h2>{_text(section.title)}</h2>
-{tables}<pre>{_text(section.command)}</pre>
+{tables}{notes}<pre>{_text(section.command)}</pre>
 {pictures}{details}<details><summary>Provenance</summary>
 {_definitions(provenance(section.results))}</details></section>
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import os
 import re
 import shutil
@@ -158,12 +159,25 @@ def run_in_processes(
             process.stop()
 
 
+def _gpus(word: str) -> float:
+    """What argparse reads a share of Ray's GPUs with."""
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not (0 <= value <= 1 or (value > 1 and value.is_integer())):
+        raise argparse.ArgumentTypeError(
+            f"Expected a number from 0 to 1, or a whole one above, got {word}."
+        )
+    return value
+
+
 def add_pool_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of all that runs more than one cell."""
     add_run_arguments(parser)
     parser.add_argument("--jobs", type=COUNT, default=1, help="cells at a time on this machine")
     parser.add_argument("--ray", metavar="ADDRESS", help="of a Ray cluster, or 'local'")
-    parser.add_argument("--gpus", type=float, default=0.0, help="of Ray's GPUs a cell, e.g. 0.25")
+    parser.add_argument("--gpus", type=_gpus, default=0.0, help="of Ray's GPUs a cell, e.g. 0.25")
     parser.add_argument(
         "--checkpoints", type=Path, help="folder that all machines of Ray share, for cells that die"
     )

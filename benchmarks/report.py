@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -23,20 +24,21 @@ from benchmarks.figures import (
     setting_pictures,
 )
 from benchmarks.hyperparameters import has_values
-from benchmarks.loading import by_method, in_order, load_results, provenance
-from benchmarks.markup import as_latex, as_markdown, as_text, escape_markdown
+from benchmarks.loading import by_method, in_order, load_results, provenance, superseded
+from benchmarks.markup import as_latex, as_markdown, as_text, escape_latex, escape_markdown
 from benchmarks.methods import METHODS
 from benchmarks.names import expect_known
 from benchmarks.orders import order_tables
 from benchmarks.page import Section, write_page
 from benchmarks.settings import SCALES, SETTINGS
 from benchmarks.tables import comparison_table, experiment_table, numbers_behind, results_of
-from benchmarks.whole_files import save_text
+from benchmarks.whole_files import expect_writable, save_text
 from benchmarks.without_runs import (
     COMMANDS,
     data_section,
     hyperparameters_section,
     scales_without_runs,
+    skipped_data,
 )
 
 
@@ -47,15 +49,19 @@ def make_sections(
     experiment: str | None = None,
     scale: str | None = None,
     setting: str | None = None,
+    out: Path | None = None,
+    draws: bool = True,
 ) -> list[Section]:
     """Make tables and draw figures.
 
     Args:
         results: Of any tables, figures and settings.
-        folder: Of the results; the figures go into its folder ``figures``.
+        folder: Of the results.
         experiment: Only this table or figure; None: all, then all settings.
         scale: Only "paper", "lab" or "digits"; None: all.
         setting: Only results of this setting, and, if no experiment is named, the setting alone.
+        out: The figures go into its folder ``figures``; None: that of the results.
+        draws: Whether there are figures; without them nothing is written.
 
     Raises:
         ValueError: An unknown name, or no results for it.
@@ -65,6 +71,7 @@ def make_sections(
     if setting is not None:
         expect_known("setting", setting, SETTINGS)
         results = [result for result in results if result["setting"] == setting]
+    figures = (folder if out is None else out) / "figures" if draws else None
     scales = SCALES if scale is None else [expect_known("scale", scale, SCALES)]
     sections = []
     if experiment is not None or setting is None:
@@ -72,14 +79,14 @@ def make_sections(
             for one in scales:
                 chosen = in_order(results_of(name, one, results))
                 if chosen:
-                    sections.append(_experiment_section(name, one, chosen, folder))
+                    sections.append(_experiment_section(name, one, chosen, folder, figures))
     if setting is None:
         sections += _sections_without_runs(results, folder, experiment, scale)
     if experiment is None:
         for name in SETTINGS:
             chosen = [r for r in results if r["setting"] == name and r["method"] in METHODS]
             if chosen and _scale_of(name) in scales:
-                sections.append(_setting_section(name, in_order(chosen), folder))
+                sections.append(_setting_section(name, in_order(chosen), folder, figures))
     if not sections:
         wanted = ", ".join(name for name in (experiment, scale, setting) if name is not None)
         first = f"compare {experiment}" if experiment is not None else "run"
@@ -105,7 +112,9 @@ def _sections_without_runs(
     return [*sections, *([counted] if counted is not None else [])]
 
 
-def _experiment_section(name: str, scale: str, results: list[Result], folder: Path) -> Section:
+def _experiment_section(
+    name: str, scale: str, results: list[Result], folder: Path, figures: Path | None
+) -> Section:
     experiment = EXPERIMENTS[name]
     if experiment.columns:
         orders = order_tables(name, scale, results) if name == "grid" else []
@@ -122,21 +131,26 @@ def _experiment_section(name: str, scale: str, results: list[Result], folder: Pa
         command=shlex.join(["python", "-m", "benchmarks.compare", name, *place]),
         results=results,
         tables=tables,
-        pictures=experiment_pictures(name, scale, results, folder / "figures"),
+        notes=superseded(results),
+        pictures=() if figures is None else experiment_pictures(name, scale, results, figures),
     )
 
 
-def _setting_section(setting: str, results: list[Result], folder: Path) -> Section:
+def _setting_section(
+    setting: str, results: list[Result], folder: Path, figures: Path | None
+) -> Section:
     return Section(
         anchor=f"setting-{setting}",
         title=f"{setting}: {SETTINGS[setting].title}",
         command="\n".join(_commands(setting, results, folder)),
         results=results,
         tables=[comparison_table(results)],
-        pictures=setting_pictures(setting, results, folder / "figures"),
+        notes=superseded(results),
+        pictures=() if figures is None else setting_pictures(setting, results, figures),
         details=[
-            (method_picture(runs, folder / "figures"), _details(runs))
+            (method_picture(runs, figures), _details(runs))
             for runs in by_method(results).values()
+            if figures is not None
         ],
     )
 
@@ -173,16 +187,23 @@ def _scale_of(setting: str) -> str:
 
 
 def write_report(
-    sections: Sequence[Section], skipped: Mapping[str, str], folder: Path
+    sections: Sequence[Section], skipped: Mapping[str, str], folder: Path, out: Path | None = None
 ) -> list[Path]:
-    """Write ``report.html``, ``report.md`` and ``report.tex``; returns all paths, figures first."""
+    """Write ``report.html``, ``report.md`` and ``report.tex``; returns all paths, figures first.
+
+    Args:
+        sections: In their order, with figures in ``out``.
+        skipped: Why a file is left out, by its name.
+        folder: Of the results.
+        out: Where the three go; None: the folder of the results.
+    """
+    out = folder if out is None else out
     figures = [picture.path for section in sections for picture in _pictures(section)]
-    markdown, latex = folder / "report.md", folder / "report.tex"
-    save_text(_markdown(sections, skipped, folder), markdown)
+    markdown, latex = out / "report.md", out / "report.tex"
+    save_text(_markdown(sections, skipped, folder, out), markdown)
     save_text(_latex(sections), latex)
-    page = write_page(
-        f"Results in {folder.resolve().name}", sections, skipped, folder / "report.html"
-    )
+    title = f"Results in {folder.resolve().name}"
+    page = write_page(title, sections, skipped, out / "report.html")
     return [*figures, markdown, latex, page]
 
 
@@ -190,15 +211,19 @@ def _pictures(section: Section) -> list[Picture]:
     return [*section.pictures, *(picture for picture, _ in section.details)]
 
 
-def _markdown(sections: Sequence[Section], skipped: Mapping[str, str], folder: Path) -> str:
+def _markdown(
+    sections: Sequence[Section], skipped: Mapping[str, str], folder: Path, out: Path | None = None
+) -> str:
+    out = folder if out is None else out
     parts = [f"# Results in {escape_markdown(folder.resolve().name)}"]
     for section in sections:
         parts.append(f"## {section.title}")
         parts.append(f"```console\n{section.command}\n```")
         for heading, table in section.headed_tables:
             parts += [*([f"### {heading}"] if heading else []), as_markdown(table)]
+        parts += map(escape_markdown, section.notes)
         parts += [
-            f"![{picture.caption}]({picture.path.relative_to(folder).as_posix()})"
+            f"![{picture.caption}]({picture.path.relative_to(out).as_posix()})"
             for picture in section.pictures
         ]
     parts.append("## Provenance")
@@ -213,7 +238,9 @@ def _markdown(sections: Sequence[Section], skipped: Mapping[str, str], folder: P
 
 def _latex(sections: Iterable[Section]) -> str:
     tables = "\n\n\\clearpage\n".join(
-        as_latex(table) for section in sections for table in section.tables
+        part
+        for section in sections
+        for part in (*map(as_latex, section.tables), *map(escape_latex, section.notes))
     )
     return (
         "\\documentclass{article}\n\\usepackage{booktabs,graphicx}\n\\begin{document}\n\n"
@@ -230,30 +257,35 @@ def main() -> None:
     parser.add_argument("--experiment", help=f"one of {', '.join(EXPERIMENTS)}")
     parser.add_argument("--scale", help=f"one of {', '.join(SCALES)}")
     parser.add_argument("--setting", help="only results of this setting")
+    parser.add_argument("--out", type=Path, help="where the report goes; default: the folder")
     parser.add_argument("--latex", action="store_true", help="print LaTeX instead of text")
     words = parser.parse_args()
     results, skipped = load_results(words.folder)
+    skipped |= skipped_data(words.folder)
     for name, reason in skipped.items():
         print(f"skipped {name}: {reason}")
+    what = {"experiment": words.experiment, "scale": words.scale, "setting": words.setting}
     try:
-        sections = make_sections(
-            results,
-            words.folder,
-            experiment=words.experiment,
-            scale=words.scale,
-            setting=words.setting,
-        )
+        sections = make_sections(results, words.folder, **what, draws=False)
     except ValueError as error:
         parser.error(str(error))
-    try:
-        paths = write_report(sections, skipped, words.folder)
-    except OSError as error:
-        parser.error(f"{type(error).__name__}: {error}")
-    for section in sections:
+    for section in sections:  # first, as they are there whether or not the report can be written
         print(f"\n{section.title}\n")
         for heading, table in section.headed_tables:
             title = f"{heading}\n" if heading else ""
             print(as_latex(table) if words.latex else title + as_text(table))
+        for note in section.notes:
+            print(escape_latex(note) if words.latex else note)
+    out = words.folder if words.out is None else words.out
+    try:
+        expect_writable(out)
+        sections = make_sections(results, words.folder, **what, out=out)
+        paths = write_report(sections, skipped, words.folder, out)
+    except OSError as error:
+        sys.exit(
+            f"Expected {out} to take the report, got {type(error).__name__}: {error}. The tables "
+            "above are whole; name another folder with --out."
+        )
     print("\nwrote")
     for path in paths:
         print(f"  {path}")

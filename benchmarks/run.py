@@ -98,7 +98,9 @@ def _analyse(
             SETTINGS[cell.setting], seed=cell.seed, **where, **hyperparameters
         )
     except TypeError as error:
-        unknown = re.search(r"unexpected keyword argument\W+(\w+)", str(error))
+        # The second: one that the analysis gives STL itself, such as the seed.
+        words = r"(?:unexpected keyword|multiple values for(?: keyword)?) argument\W+(\w+)"
+        unknown = re.search(words, str(error))
         if unknown is None:
             raise
         raise HyperparameterError(

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from avalanche_dlcpa import seed_everything
 from avalanche_dlcpa.model_head import detach_head
 from benchmarks.given_loss import take_loss
+from benchmarks.judgement import expect_finite
 from benchmarks.methods import METHODS
 from benchmarks.settings import Setting
 
@@ -62,6 +63,9 @@ def train_single_tasks(
         num_experiences: Tasks to learn, from the first on.
         validation_fraction: Share of the training images held out as ``stream.valid_stream``.
         **hyperparameters: Of the method ``stl``, and of the loss, if there is one.
+
+    Raises:
+        NonFiniteLossError: The training diverged.
     """
     stream = setting.make_stream(
         augment=ssl is None, validation_fraction=validation_fraction, dataset_root=dataset_root
@@ -81,8 +85,9 @@ def train_single_tasks(
         device=device,
         evaluator=None,
     )
-    for experience in stream.train_stream[:num_experiences]:
+    for learned, experience in enumerate(stream.train_stream[:num_experiences], start=1):
         strategy.train(experience, eval_streams=[])
+        expect_finite(strategy, learned)
     model = strategy.model
     return SingleTasks(
         stream=stream,

@@ -14,13 +14,11 @@ from avalanche.evaluation.metrics import ConfusionMatrix
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.templates import SupervisedTemplate
 
-from avalanche_dlcpa import NonFiniteLossError
-from avalanche_dlcpa.divergence import all_finite
 from avalanche_dlcpa.metrics import predicted_classes, scenario_metrics
 from benchmarks.cells import Cell
 from benchmarks.given_loss import take_loss
 from benchmarks.hyperparameters import HyperparameterError
-from benchmarks.judgement import summary_of
+from benchmarks.judgement import expect_finite, summary_of
 from benchmarks.memory import kept_bytes, peak_bytes
 from benchmarks.methods import METHODS
 from benchmarks.settings import SETTINGS, Setting
@@ -161,15 +159,6 @@ class Training:
                 "keeps_samples": self.method.keeps_samples,
             },
         }
-
-
-def expect_finite(strategy: SupervisedTemplate, learned: int) -> None:
-    """Refuse to judge weights that are not finite: their accuracy would look like chance."""
-    if not all_finite([*strategy.model.parameters(), *strategy.model.buffers()]):
-        raise NonFiniteLossError(
-            f"Expected finite weights after {learned} experiences, got NaN or infinite ones: the "
-            "training diverged. Choose a lower learning rate or strength."
-        )
 
 
 class _Confusion(PluginMetric[Any]):

@@ -37,11 +37,23 @@ Row = dict[str, str]
 
 
 def read_rows(path: Path = TUNING) -> list[Row]:
-    """The trials that have been run so far, but for a last one whose row was cut short."""
+    """The trials that have been run so far, but for a last one whose row was cut short.
+
+    Raises:
+        ValueError: Another first line than `FIELDS`, or a row of other than so many values.
+    """
     if not path.exists():
         return []
     text = path.read_text(encoding="utf-8")
-    return list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
+    lines = csv.reader(text[: text.rfind("\n") + 1].splitlines())
+    first, *rows = [line for line in lines if line] or [list(FIELDS)]
+    strange = [first] if tuple(first) != FIELDS else [r for r in rows if len(r) != len(FIELDS)]
+    if strange:
+        raise ValueError(
+            f"Expected {path.name} to have {','.join(FIELDS)} as its first line and a value for "
+            f"each in all others, got {','.join(strange[0])}: take it from the repository again."
+        )
+    return [dict(zip(FIELDS, row, strict=True)) for row in rows]
 
 
 def add_row(path: Path, row: tuple[Any, ...]) -> None:

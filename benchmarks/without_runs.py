@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -39,12 +38,23 @@ def hyperparameters_section(scale: str) -> Section:
     )
 
 
+def skipped_data(folder: Path) -> dict[str, str]:
+    """Why the file of what was counted is left out, by its name; empty: it is not."""
+    try:
+        data_statistics.read_counted(folder)
+    except ValueError as error:
+        return {data_statistics.FILE: str(error)}
+    return {}
+
+
 def data_section(folder: Path) -> Section | None:
-    """What `benchmarks.data_statistics` counted into a folder, beside the paper's Table 6."""
-    path = folder / data_statistics.FILE
-    if not path.exists():
+    """What `benchmarks.data_statistics` counted into a folder, beside the paper's Table 6.
+
+    None where there is nothing, or what `skipped_data` gives the reason for.
+    """
+    counted = {} if skipped_data(folder) else data_statistics.read_counted(folder)
+    if not counted:
         return None
-    counted = json.loads(path.read_text(encoding="utf-8"))["counted"]
     return Section(
         anchor="table6",
         title="table6: Data sets",

@@ -1,11 +1,14 @@
 """Results that were altered, copied or cut, and numbers on the command line that mean nothing."""
 
+import csv
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,13 +17,16 @@ from synthetic_results import make_result
 from benchmarks import (
     building,
     compare,
+    data_statistics,
     demo,
     gaussian_report,
+    hyperparameter_table,
     hyperparameters,
     pool,
     report,
     run,
     trials,
+    tune,
 )
 from benchmarks.cells import Cell, check_same, result_path
 from benchmarks.hyperparameters import HyperparameterError
@@ -29,6 +35,7 @@ from benchmarks.names import whole_number
 from benchmarks.origin import ROOT
 from benchmarks.settings import SETTINGS
 from benchmarks.whole_files import expect_writable, save_json, whole_file
+from benchmarks.without_runs import skipped_data
 
 TWIN = "digits-cifar100-5"
 CELL = Cell("naive", "digits")
@@ -258,6 +265,22 @@ def test_a_schedule_that_would_be_none_or_another_is_refused(last_epochs):
         (["--method=EWK"], "Did you mean 'ewc'?"),
         (["--method=DLCPA"], "There are dlcpa-a, dlcpa-b"),
         (["--method=linear-probe", "--set=lrr=9"], "that linear-probe or STL has, got lrr."),
+        (["--method=linear-probe", "--set=seed=3"], "that linear-probe or STL has, got seed."),
+        (["--method=linear-probe", "--set=setting=3"], "linear-probe or STL has, got setting."),
+        (
+            ["--method=linear-probe", "--set=train_epochs=3"],
+            "that linear-probe or STL has, got train_epochs.",
+        ),
+        (
+            ["--method=packnet", "--set=post_prune_share=1"],
+            "Expected `post_prune_share` to leave an epoch before the pruning, got 1, which is 2 "
+            "of 2 epochs",
+        ),
+        (
+            ["--method=agem", "--set=sample_size=0"],
+            "Expected `sample_size` to be a whole number from 2 on, a sample a task, got 0",
+        ),
+        (["--method=gem", "--set=sample_size=0"], "hyperparameters that gem has, got sample_size"),
         (
             ["--method=loss-surface", "--set=resolution=1"],
             "Expected `resolution` to be a whole number from 2 on, got 1",
@@ -386,6 +409,53 @@ def test_a_draft_that_a_kill_has_left_is_no_result(tmp_path):
     assert ([one["seed"] for one in found], skipped) == ([0], {})
 
 
+@pytest.mark.parametrize("kind", ["folder", "dangling link"])
+def test_what_cannot_be_read_is_left_out_and_stops_nothing(kind, tmp_path):
+    save_json(sound(), tmp_path / "digits_naive_seed0.json")
+    other = tmp_path / "digits_si_seed0.json"
+    if kind == "folder":
+        other.mkdir()
+    else:
+        other.symlink_to(tmp_path / "nowhere")
+    found, skipped = load_results(tmp_path)
+    assert [result["seed"] for result in found] == [0]
+    assert "Expected a file that can be read, got: " in skipped[other.name]
+
+
+ALTERED_COUNTS = {
+    "cut": '{"counted": {"dig',
+    "other contents": '{"other": 1}',
+    "no rows": '{"counted": 3}',
+    "a number as a row": '{"counted": {"digits": 3}}',
+    "a short row": '{"counted": {"digits": ["1"]}}',
+    "a word as a row": '{"counted": {"digits": "12345"}}',
+    "a list": "[]",
+    "no text": "\xff",
+}
+
+
+@pytest.mark.parametrize("name", [*ALTERED_COUNTS, "a folder"])
+def test_altered_counts_are_left_out_with_the_reason(name, tmp_path):
+    path = tmp_path / "data_statistics.json"
+    if name == "a folder":
+        path.mkdir()
+    else:
+        path.write_text(ALTERED_COUNTS[name], encoding="latin-1")
+    reason = "Expected data_statistics.json to hold what was counted, got a file cut short or alter"
+    assert reason in skipped_data(tmp_path)["data_statistics.json"]
+    with pytest.raises(ValueError, match=r"got none: run benchmarks\.data_statistics first"):
+        report.make_sections([], tmp_path, experiment="table6")
+
+
+def test_altered_counts_stop_no_report(tmp_path, monkeypatch, capsys):
+    save_json(sound(), tmp_path / "digits_naive_seed0.json")
+    (tmp_path / "data_statistics.json").write_text(ALTERED_COUNTS["cut"])
+    monkeypatch.setattr(sys, "argv", ["report", str(tmp_path)])
+    report.main()
+    assert "skipped data_statistics.json: Expected" in capsys.readouterr().out
+    assert "- `data_statistics.json`: Expected" in (tmp_path / "report.md").read_text()
+
+
 def test_the_report_of_this_folder_has_its_name(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "of_all"
     save_json(make_result(), folder / "digits_naive_seed0.json")
@@ -412,6 +482,27 @@ def test_a_row_that_was_cut_short_costs_no_other(tmp_path):
     assert [row["seed"] for row in trials.read_rows(path)] == ["0"]
     trials.add_row(path, rows[2])
     assert [row["seed"] for row in trials.read_rows(path)] == ["0", "2"]
+
+
+ROW = ["digits", "ewc", "5", "0", '{"lr": 0.1}', "0.1", "0.2", "abc"]
+
+
+@pytest.mark.parametrize("lines", [[ROW], [trials.FIELDS[:-1], ROW[:-1]], [trials.FIELDS, ROW[:3]]])
+def test_trials_without_their_fields_are_told(lines, tmp_path):
+    path = tmp_path / "tuning.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(lines)
+    with pytest.raises(ValueError, match=r"Expected tuning.csv to have setting,method,.*, got "):
+        trials.read_rows(path)
+    with pytest.raises(ValueError, match=r"Expected tuning.csv to have"):
+        tune.tune("digits", ["naive"], [0], None, folder=tmp_path, path=path)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "setting,met"])
+def test_a_file_before_its_first_trial_has_none(text, tmp_path):
+    path = tmp_path / "tuning.csv"
+    path.write_text(text)
+    assert trials.read_rows(path) == []
 
 
 def test_a_seed_that_was_broken_off_does_not_decide():
@@ -516,13 +607,44 @@ def test_a_result_that_the_disk_does_not_take_is_told(tmp_path, monkeypatch):
         run.main()
 
 
-def test_a_report_that_cannot_be_written_is_told(tmp_path, monkeypatch, capsys):
-    save_json(sound(), tmp_path / "digits_naive_seed0.json")
-    (tmp_path / "report.md").mkdir()
-    monkeypatch.setattr(sys, "argv", ["report", str(tmp_path)])
-    with pytest.raises(SystemExit):
+@pytest.mark.parametrize("place", ["figures", "report.md", "out", "/proc/nowhere"])
+def test_a_report_that_cannot_be_written_prints_its_tables(place, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "results"
+    save_json(sound(), folder / "digits_naive_seed0.json")
+    out = tmp_path / place if place in ("out", "/proc/nowhere") else folder
+    if place == "report.md":
+        (folder / place).mkdir()
+    elif place != "/proc/nowhere":
+        (out if place == "out" else folder / place).write_text("no folder")
+    monkeypatch.setattr(sys, "argv", ["report", str(folder), "--out", str(out)])
+    with pytest.raises(SystemExit, match=r"to take the report, got .*another folder with --out"):
         report.main()
-    assert "report.md" in capsys.readouterr().err
+    assert re.search(r"^Naive +50\.00 +75\.00", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_a_report_may_go_elsewhere(tmp_path, monkeypatch):
+    folder, out = tmp_path / "results", tmp_path / "out"
+    path = save_json(sound(), folder / "digits_naive_seed0.json")
+    monkeypatch.setattr(sys, "argv", ["report", str(folder), "--out", str(out)])
+    report.main()
+    assert list(folder.iterdir()) == [path]
+    text = (out / "report.md").read_text()
+    assert text.startswith("# Results in results\n")
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
+    assert pictures
+    assert all((out / name).is_file() for name in pictures)
+
+
+def test_data_are_not_counted_for_a_place_that_takes_no_files(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    out.write_text("no folder")
+    monkeypatch.setattr(sys, "argv", ["data_statistics", "--data", "digits", "--out", str(out)])
+    with pytest.raises(SystemExit) as ended:
+        data_statistics.main()
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert "name another folder with --out" in said.err
+    assert said.out == ""
 
 
 def test_a_cell_that_another_grid_has_ended_meanwhile_is_no_failure(tmp_path, monkeypatch, capsys):
@@ -546,5 +668,39 @@ def test_chosen_values_that_were_altered_are_told(content, tmp_path, monkeypatch
     path = tmp_path / "hyperparameters.json"
     path.write_text(content)
     monkeypatch.setattr(hyperparameters, "CHOSEN", path)
-    with pytest.raises(ValueError, match="to hold all values chosen, got a file cut short or alt"):
-        hyperparameters.hyperparameters_of("naive", "digits")
+    for ask in (
+        lambda: hyperparameters.hyperparameters_of("naive", "digits"),
+        lambda: hyperparameters.has_values("naive", "digits"),
+        lambda: hyperparameter_table.table("digits"),
+    ):
+        with pytest.raises(ValueError, match="to hold all values chosen, got a file cut short"):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (compare, ["--tune", "--methods", "naive", "--settings", TWIN]),
+        (compare, ["--methods", "naive", "--settings", TWIN]),
+        (tune, ["--setting", "digits", "--methods", "naive"]),
+    ],
+)
+def test_altered_chosen_values_are_told_before_any_work(
+    module, words, tmp_path, monkeypatch, capsys
+):
+    path = tmp_path / "hyperparameters.json"
+    path.write_text("{")
+    monkeypatch.setattr(hyperparameters, "CHOSEN", path)
+    monkeypatch.setattr(
+        tune, "expect_as_many_seeds", partial(trials.expect_as_many_seeds, path=path)
+    )
+    for work in ("tune", "run_grid"):
+        monkeypatch.setattr(module, work, None)
+    out = tmp_path / "out"
+    outs = ["--out", str(out)] if module is compare else []
+    monkeypatch.setattr(sys, "argv", [module.__name__, *words, *outs])
+    with pytest.raises(SystemExit) as ended:
+        module.main()
+    assert ended.value.code == 2
+    assert "to hold all values chosen, got a file cut short" in capsys.readouterr().err
+    assert not out.exists()

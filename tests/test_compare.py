@@ -251,6 +251,10 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
         (["--methods", "dlcpa-a", "--settings", "digits", "--ssl", "byol"], "which has its own"),
         (["table4", "--jobs", "0"], "--jobs: Expected a whole number of at least 1, got 0"),
         (["table4", "--gpus", "0.5"], "Expected --gpus with --ray alone, got 0.5"),
+        *(
+            (["table4", "--ray", "local", f"--gpus={word}"], f"or a whole one above, got {word}.")
+            for word in ("-1", "nan", "inf", "1.5", "half")
+        ),
         (["table4", "--jobs", "2", "--ray", "local"], "Expected --jobs without --ray"),
         (["table4", "--checkpoints", "kept"], "Expected --checkpoints with --ray alone, got kept"),
         (

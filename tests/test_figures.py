@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from synthetic_results import lower_triangle, make_result
 
+from benchmarks import figures
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.figures import (
     confusion_figure,
@@ -16,6 +17,7 @@ from benchmarks.figures import (
     sensitivity_figure,
     setting_pictures,
 )
+from benchmarks.methods import METHODS
 
 NAN = float("nan")
 LAB = "lab-cifar100-10"
@@ -48,6 +50,44 @@ def test_curves_are_means_over_seeds_with_a_band_of_the_sample_deviation():
     assert legend(figure) == ["EWC", "Naive"]
     assert left.get_legend() is None
     assert left.get_ylim() == pytest.approx((0, 1.07 * (30 + deviation)))
+
+
+def look_of(line):
+    return (
+        line.get_color(), line.get_marker(), line.get_linestyle(), line.get_fillstyle(),
+    )  # fmt: skip
+
+
+def test_a_method_looks_alike_on_all_figures_and_unlike_all_others():
+    def looks(*results):
+        lines = panels(curves_figure(results, ["class_il"]))[0].lines
+        return {line.get_label(): look_of(line) for line in lines}
+
+    every = looks(*(make_result(method, LAB) for method in METHODS))
+    assert len(set(every.values())) == len(METHODS)
+    titles = {METHODS[method].title for method in EXPERIMENTS["grid"].methods}
+    assert len({(every[t][0], every[t][2]) for t in titles}) == len(titles)
+    changed = [make_result("lwf", LAB, changes={"ssl": ssl}) for ssl in ("byol", "mocov2")]
+    few = looks(make_result("dlcpa-mocov2", LAB), make_result("lwf", LAB), *changed)
+    assert few["LwF"] == every["LwF"]
+    assert few["DLCPA + MoCoV2"] == every["DLCPA + MoCoV2"]
+    byol, mocov2 = few["LwF, ssl byol"], few["LwF, ssl mocov2"]
+    assert byol[:3] == mocov2[:3] == every["LwF"][:3]
+    assert len({byol[3], mocov2[3], every["LwF"][3]}) == 3
+
+
+@pytest.mark.parametrize("num_methods", [6, 8])
+def test_runs_with_changes_are_drawn_where_there_are_few_curves(num_methods, tmp_path, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(figures, "_save", lambda figure, *words: drawn.setdefault(words, figure))
+    methods = ("naive", "ewc", "lwf", "mas", "si", "der", "gem", "agem")[:num_methods]
+    changes = ({}, {"ssl": "byol"}) if num_methods == 6 else ({}, {"lr": 1.0}, {"lr": 2.0})
+    results = [make_result(m, LAB, changes=change) for change in changes for m in methods]
+    setting_pictures(LAB, results, tmp_path)
+    curves, costs = drawn
+    assert len(legend(drawn[curves])) == (12 if num_methods == 6 else 8)
+    assert bool(drawn[curves].get_supxlabel()) == (num_methods == 8)
+    assert len(panels(drawn[costs])[0].patches) == len(results)
 
 
 def test_eighteen_methods_fit_beside_the_panels(tmp_path):

@@ -7,7 +7,9 @@ from html.parser import HTMLParser
 import pytest
 from synthetic_results import make_result, write
 
-from benchmarks import report
+from benchmarks import hyperparameters, report
+from benchmarks.cells import Cell
+from benchmarks.loading import superseded
 from benchmarks.report import make_sections, write_report
 
 LAB = "lab-cifar100-10"
@@ -223,3 +225,40 @@ def test_a_figure_says_which_panel_of_the_paper_it_lacks(tmp_path, name, setting
     sections = make_sections([make_result("der++", setting)], tmp_path, experiment=name)
     for path in write_report(sections, {}, tmp_path)[-2:]:
         assert "has GPM as well, which is not among Avalanche" in path.read_text(), path.name
+
+
+def ran_with(cell, **others):
+    """A result of a cell with the hyperparameters of today, but for others."""
+    values = {**cell.hyperparameters, **others}
+    changes = dict(cell.changes)
+    words = {"hyperparameters": values, "batch_size": cell.batch_size, "changes": changes}
+    return make_result(cell.method, cell.setting, cell.seed, **words)
+
+
+def test_results_of_superseded_hyperparameters_are_told_below_the_tables(tmp_path):
+    strength = Cell("ewc", "digits").hyperparameters["strength"]
+    old = [ran_with(Cell("ewc", "digits", seed), strength=0.125) for seed in (0, 2)]
+    kept = [
+        ran_with(Cell("naive", "digits")),
+        ran_with(Cell("naive", "digits", 0, (("lr", 0.5),))),  # on purpose
+        ran_with(Cell("dlcpa-mocov2-gaussian", "digits")),  # trains as another
+        ran_with(Cell("linear-probe", LAB)),
+    ]
+    note = (
+        "Superseded: EWC in digits, seed 0, 2, ran with strength 0.125 where "
+        f"strength {strength} is chosen now."
+    )
+    assert superseded([*kept, *old]) == [note]
+    sections = make_sections([*kept[:3], *old], tmp_path, setting="digits", draws=False)
+    paths = write_report(sections, {}, tmp_path)
+    assert all(note in path.read_text() for path in paths)
+    assert [path.suffix for path in paths] == [".md", ".tex", ".html"]
+    write([*kept[:1], *old], tmp_path)
+    assert f"\n{note}\n" in run_report(tmp_path)
+
+
+def test_what_is_not_chosen_any_more_is_superseded(monkeypatch, tmp_path):
+    result = ran_with(Cell("ewc", "digits"))
+    monkeypatch.setattr(hyperparameters, "CHOSEN", tmp_path / "nowhere.json")
+    (note,) = superseded([result])
+    assert note.endswith(" where nothing is chosen now.")

@@ -135,6 +135,14 @@ def test_no_two_methods_look_alike():
     assert all(contrast(colour, "white") >= 2 for colour, _, _ in looks)
 
 
+def test_a_method_may_be_given_a_look():
+    looks = {"b": {"color": "#123456", "marker": "x"}, "of no curve": {"color": "red"}}
+    ax = plot_accuracy_over_experiences({"a": [0.5], "b": [0.6]}, looks=looks)
+    plain = plot_accuracy_over_experiences({"a": [0.5], "b": [0.6]})
+    assert (ax.lines[1].get_color(), ax.lines[1].get_marker()) == ("#123456", "x")
+    assert ax.lines[0].get_color() == plain.lines[0].get_color()
+
+
 @pytest.mark.parametrize("num_methods", [1, 4, 10])
 def test_legend_covers_no_data(num_methods):
     curves = {f"method {k}": [0.9, 0.9 - 0.05 * k] for k in range(num_methods)}
