@@ -134,6 +134,6 @@ def _probed(model: nn.Module, shape: tuple[int, ...]) -> tuple[float, ...]:
         return tuple(probe(model, shape).tolist())
     except (RuntimeError, ValueError, IndexError) as error:
         raise ValueError(
-            f"Expected `image_shape` to be the shape of one input, such as (3, 32, 32), got "
-            f"{shape}, which the model does not take ({first_line(error)})."
+            f"Expected `image_shape` to be the shape of one input, got {shape}, which the model "
+            f"does not take ({first_line(error)})."
         ) from error
