@@ -21,7 +21,7 @@ def run(*words, cwd, **environment):
         env={**keep, "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,  # a machine may be busy with other tests
         check=False,
     )
 
