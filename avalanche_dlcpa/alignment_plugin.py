@@ -72,6 +72,11 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
                     "Expected the averaging plugin to be among the strategy's plugins, got only "
                     "the alignment plugin: pass plugins=[average, alignment]."
                 )
+            if strategy.plugins.index(self.average) > strategy.plugins.index(self):
+                raise ValueError(
+                    "Expected the averaging plugin before the alignment plugin, got it after: pass "
+                    "plugins=[average, alignment]."
+                )
             self.average.leave_out(self.head)
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:

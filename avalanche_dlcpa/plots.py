@@ -116,7 +116,7 @@ def plot_accuracy_over_experiences(
             ax.fill_between(learned, low, high, color=line.get_color(), alpha=0.15, lw=0, zorder=1)
     longest = max(len(percent) for percent in percents.values())
     ax.set_xticks(range(1, longest + 1, -(-longest // 20)))  # at most 20 labels stay readable
-    ax.set(xlabel="number of experiences learned", ylabel=ylabel)
+    ax.set(xlabel="number of tasks learned", ylabel=ylabel)
     ax.grid(alpha=0.3)
     ax.legend(loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0, handlelength=3)
     return ax
@@ -167,7 +167,7 @@ def plot_task_accuracies_over_experiences(
             )
     ax.set_xticks(range(1, num_tasks + 1, -(-num_tasks // 10)))
     ax.margins(y=0.1)  # room for the numbers
-    ax.set(xlabel="number of experiences learned", ylabel="accuracy of each task (%)")
+    ax.set(xlabel="number of tasks learned", ylabel="accuracy of each task (%)")
     ax.grid(alpha=0.3)
     if title is not None:
         ax.set_title(title)

@@ -141,8 +141,8 @@ def _probed(model: nn.Module, shape: tuple[int, ...]) -> tuple[float, ...]:
             answer, again = probe(model, shape), probe(model, shape)
     except (RuntimeError, ValueError, IndexError) as error:
         raise ValueError(
-            f"Expected `image_shape` to be the shape of one input, such as (3, 32, 32), got "
-            f"{shape}, which the model does not take ({first_line(error)})."
+            f"Expected `image_shape` to be the shape of one input, got {shape}, which the model "
+            f"does not take ({first_line(error)})."
         ) from error
     if not all_finite([answer]):
         raise ValueError(

@@ -13,7 +13,12 @@ from typing import Any
 from avalanche_dlcpa.self_supervised import HEADS
 from benchmarks.analyses import ANALYSES
 from benchmarks.given_loss import options_of_loss
-from benchmarks.hyperparameters import batch_size_of, expect_number, hyperparameters_of
+from benchmarks.hyperparameters import (
+    batch_size_of,
+    expect_number,
+    has_values,
+    hyperparameters_of,
+)
 from benchmarks.judgement import expect_sound
 from benchmarks.methods import METHODS
 from benchmarks.names import expect_known
@@ -101,12 +106,16 @@ class Cell:
     def hyperparameters(self) -> dict[str, Any]:
         """All of them, changes included; what a baseline is given of DLCPA's loss is as in DLCPA.
 
+        Where none were chosen, changes with a learning rate are all that there are.
+
         Raises:
-            ValueError: None were chosen for the method, or that loss, in this setting.
+            ValueError: None were chosen for the method, or that loss, in this setting, and
+                ``changes`` has no learning rate.
         """
         if self.validation:
             return dict(self.changes)
-        own = hyperparameters_of(self.trains_as, self.setting)
+        chosen = "lr" not in dict(self.changes) or has_values(self.trains_as, self.setting)
+        own = hyperparameters_of(self.trains_as, self.setting) if chosen else {}
         if self._ssl:
             known = hyperparameters_of(f"dlcpa-{self._ssl}", self.setting)
             own = {**own, **options_of_loss(self._ssl, known)}

@@ -12,13 +12,16 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
+from benchmarks.analyses import ANALYSES
 from benchmarks.cells import Cell, check_same, grid, parse_changes, read_result, result_path
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.hyperparameters import chosen_values, has_values
 from benchmarks.live import run_grid
+from benchmarks.methods import METHODS
 from benchmarks.names import SEED, expect_known
 from benchmarks.pool import add_pool_arguments, pool_of
 from benchmarks.run import remove_checkpoints
@@ -82,16 +85,30 @@ def cells_of(words: argparse.Namespace) -> list[Cell]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        epilog="\n\n".join(
+            textwrap.fill(f"{title}: {', '.join(names)}", break_on_hyphens=False)
+            for title, names in (("methods", [*METHODS, *ANALYSES]), ("settings", SETTINGS))
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("experiment", nargs="?", help=f"one of {', '.join(EXPERIMENTS)}")
     parser.add_argument(
         "--scale", help=f"of a table or figure: one of {', '.join(SCALES)}; default: paper"
     )
-    parser.add_argument("--methods", nargs="+", help="with a table: only these of its methods")
-    parser.add_argument("--settings", nargs="+")
+    parser.add_argument(
+        "--methods", nargs="+", help="see below; with a table: only these of its methods"
+    )
+    parser.add_argument("--settings", nargs="+", help="see below")
     parser.add_argument("--seeds", nargs="+", type=SEED, default=[0, 1, 2, 3, 4])
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="changes")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        dest="changes",
+        help="a hyperparameter; benchmarks/README.md says which there are",
+    )
     parser.add_argument("--ssl", help="give baselines this self-supervised loss")
     parser.add_argument("--out", type=Path, default=Path("results"))
     parser.add_argument("--tune", action="store_true", help="first choose what was not published")

@@ -182,7 +182,7 @@ def costs_figure(results: Sequence[Result]) -> Figure:
     }
     for axes, found, hatched, label in (
         (left, seconds, set(), "training time (s)"),
-        (right, memory, keeping, "memory kept for the next task (MB); hatched: and samples"),
+        (right, memory, keeping, "memory kept, without samples (MB); hatched: samples besides"),
     ):
         means = {name: np.nan if one is None else one.mean for name, one in found.items()}
         bars = {name: one.deviation for name, one in found.items() if one and one.deviation}

@@ -30,7 +30,7 @@ TITLES = {
     "map": "Gaussian, drift map",
     "two-layers": "Gaussian, drift map with a hidden layer",
     "no-residual": "Gaussian, drift map without its residual",
-    "oracle": "Gaussian, means and covariance from all data (not exemplar-free)",
+    "oracle": "oracle (not exemplar-free)",
     "nearest-mean": "nearest class mean, drift map",
     "class-covariances": "a covariance for each class, drift map",
     "ensemble": "Gaussian with drift map, and linear heads",

@@ -27,6 +27,10 @@ NOTE = (
     "Published: in the paper, but classifier_lr and last_epochs in the authors' runs, and "
     "memory_strength in Avalanche."
 )
+NOTE_ON_LAMBDA = (
+    "The paper's table calls lambda the weight of the self-supervised loss; here it is "
+    "supervised_weight, on the cross-entropy."
+)
 
 
 def table(setting: str) -> Table:
@@ -58,7 +62,8 @@ def table(setting: str) -> Table:
         entries = tuple(map(Entry, (*[NOTHING] * (len(COLUMNS) - 1), text)))
         rows.append(Row(title, entries, begins_part=i == 0))
     heads = tuple((name,) for name in COLUMNS)
-    return Table(heads, tuple(rows), title=plan.title, notes=(NOTE,) if published else ())
+    notes = [*([NOTE] if published else []), *([NOTE_ON_LAMBDA] if printed else [])]
+    return Table(heads, tuple(rows), title=plan.title, notes=tuple(notes))
 
 
 def _printed(setting: str) -> tuple[dict[str, str], dict[str, str]]:

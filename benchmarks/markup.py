@@ -93,7 +93,7 @@ def as_text(table: Table) -> str:
     for label, *cells in (last, *body):
         padded = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
         lines.append("  ".join([label.ljust(widths[0]), *padded]))
-    return "\n".join([*lines, *_notes(table, "¹ best, ² second best.")])
+    return "\n".join([*lines, *_notes(table, ("¹ best", ", ² second best"))])
 
 
 def as_markdown(table: Table) -> str:
@@ -143,24 +143,27 @@ def _latex_row(cells: Sequence[str] | map[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 
-_LEGEND = "Bold: best of a column; underlined: second best."
+_LEGEND = ("Bold: best of a column", "; underlined: second best")
 
 
-def _notes(table: Table, legend: str) -> list[str]:
-    """The notes, after a legend of the marks if there are any."""
-    marked = any(entry.mark for row in table.rows for entry in row.entries)
-    return [*([legend] if marked else []), *table.notes]
+def _notes(table: Table, legend: tuple[str, str]) -> list[str]:
+    """The notes, after a legend of the marks that there are: of the best, and of the second."""
+    marks = {entry.mark for row in table.rows for entry in row.entries}
+    if "best" not in marks:
+        return list(table.notes)
+    best, second = legend
+    return [f"{best}{second if 'second' in marks else ''}.", *table.notes]
 
 
 def as_html(table: Table) -> str:
     """The table for a page, without its title; the best in bold, the second best underlined."""
     wraps = {"": "{}", "best": "<b>{}</b>", "second": "<u>{}</u>"}
-    corner = f'<th rowspan="{table.num_levels}">{html.escape(table.corner)}</th>'
+    corner = f'<th scope="col" rowspan="{table.num_levels}">{html.escape(table.corner)}</th>'
     head = ""
     for level in range(table.num_levels):
         cells = "".join(
-            f'<th colspan="{count}">{html.escape(name)}</th>' if count > 1 else
-            f"<th>{html.escape(name)}</th>"
+            f'<th scope="colgroup" colspan="{count}">{html.escape(name)}</th>' if count > 1 else
+            f'<th scope="col">{html.escape(name)}</th>'
             for name, count in spans(table, level)
         )  # fmt: skip
         head += f"<tr>{corner if level == 0 else ''}{cells}</tr>"
@@ -170,7 +173,8 @@ def as_html(table: Table) -> str:
             f"<td>{wraps[entry.mark].format(html.escape(entry.text))}</td>" for entry in row.entries
         )
         part = ' class="part"' if row.begins_part else ""
-        body += f"<tr{part}><th>{html.escape(row.label)}</th>{cells}</tr>\n"
+        label = f'<th scope="row">{html.escape(row.label)}</th>'
+        body += f"<tr{part}>{label}{cells}</tr>\n"
     notes = "".join(f"<p class=note>{html.escape(note)}</p>" for note in _notes(table, _LEGEND))
     return (
         f"<div class=wide><table><thead>{head}</thead>\n<tbody>{body}</tbody></table></div>{notes}"

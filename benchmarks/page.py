@@ -79,9 +79,13 @@ def _section(section: Section) -> str:
         for heading, table in section.headed_tables
     )
     notes = "".join(f"<p class=note>{_text(note)}</p>\n" for note in section.notes)
-    pictures = "".join(f"<figure>{_picture(picture)}</figure>\n" for picture in section.pictures)
+    pictures = "".join(
+        f"<figure>{_image(picture, section)}<figcaption>{_text(picture.caption)}</figcaption>"
+        "</figure>\n"
+        for picture in section.pictures
+    )
     details = "".join(
-        f"<details><summary>{_text(picture.caption)}</summary>{_image(picture)}"
+        f"<details><summary>{_text(picture.caption)}</summary>{_image(picture, section)}"
         f"<pre>{_text(text)}</pre></details>\n"
         for picture, text in section.details
     )
@@ -92,13 +96,11 @@ def _section(section: Section) -> str:
 """
 
 
-def _picture(picture: Picture) -> str:
-    return f"{_image(picture)}<figcaption>{_text(picture.caption)}</figcaption>"
-
-
-def _image(picture: Picture) -> str:
+def _image(picture: Picture, section: Section) -> str:
+    """A picture, with the table, figure or setting that it belongs to for those who only hear."""
     data = base64.b64encode(picture.path.read_bytes()).decode()
-    return f'<img alt="{_text(picture.caption)}" src="data:image/png;base64,{data}">'
+    words = f"{section.title}: {picture.caption}"
+    return f'<img alt="{_text(words)}" src="data:image/png;base64,{data}">'
 
 
 def _definitions(pairs: Mapping[str, str]) -> str:

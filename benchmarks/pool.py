@@ -87,7 +87,7 @@ class _Process:
         reason = f"ended with {code}: {last.strip() if last else _without_output(self._kept)}"
         if code < 0:
             reason = f"killed by {signal.Signals(-code).name} after {so_far} experiences"
-        reason += f" (see logs/{self._kept.name})"
+        reason += f" (see {_from_here(self._kept)})"
         return Progress(self.cell, so_far, ended=True, failure=reason)
 
     def stop(self) -> None:
@@ -95,6 +95,11 @@ class _Process:
         self._process.kill()
         self._process.wait()
         self._log.unlink(missing_ok=True)
+
+
+def _from_here(path: Path) -> Path:
+    """The path as it can be opened from where the user is, short where it lies below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _without_output(log: Path) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -113,6 +114,13 @@ def tune(
         have none, and are run again.
     """
     grids = _grids_of(setting)
+    methods = list(methods)
+    for method in methods:
+        if method in METHODS and method not in grids:
+            raise ValueError(
+                f"Expected methods with a grid in {setting}, got {method}, which has no grid in "
+                "grids.py: add one, or name its hyperparameters with --set of benchmarks.compare."
+            )
     wanted = {
         method: propose(grids[expect_known("method", method, grids)], most=most)
         for method in methods
@@ -153,7 +161,7 @@ def _try_all(
 
     failures = run_grid(cells, run, on_end=enter)
     # The logs go with the folder of the results.
-    return {cell: reason.partition(" (see logs/")[0] for cell, reason in failures.items()}
+    return {cell: re.sub(r" \(see [^()]*\.log\)$", "", why) for cell, why in failures.items()}
 
 
 def _row(cell: Cell, result: Result | None) -> tuple[Any, ...]:

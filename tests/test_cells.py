@@ -3,7 +3,7 @@ import json
 import pytest
 from synthetic_results import make_result
 
-from benchmarks import cells
+from benchmarks import cells, hyperparameters
 from benchmarks.cells import Cell, check_same, grid, parse_changes, read_result
 from benchmarks.hyperparameters import hyperparameters_of
 from benchmarks.settings import SETTINGS, at_scale
@@ -87,6 +87,17 @@ def test_hyperparameters_that_nobody_chose_are_asked_for():
     message = "none, published or chosen: run `python -m benchmarks.tune --setting cifar100-10 --me"
     with pytest.raises(ValueError, match=message):
         hyperparameters_of("ewc", "cifar100-20")
+
+
+def test_where_nothing_was_chosen_changes_with_a_learning_rate_are_enough(monkeypatch, tmp_path):
+    changes = (("lr", 0.05), ("strength", 3.0))
+    own = Cell("mas", "cifar100-10", 0, changes)
+    monkeypatch.setattr(hyperparameters, "CHOSEN", tmp_path / "none.json")
+    assert own.hyperparameters == {"lr": 0.05, "strength": 3.0}
+    with pytest.raises(ValueError, match="none, published or chosen"):
+        Cell("mas", "cifar100-10", 0, changes[1:]).hyperparameters  # noqa: B018
+    published = Cell("gem", "cifar100-10", 0, changes[:1]).hyperparameters
+    assert published == {"lr": 0.05, "memory_strength": 0.5}
 
 
 @pytest.mark.parametrize("scale", ["paper", "lab", "digits"])

@@ -13,11 +13,13 @@ import pytest
 import torch
 
 from benchmarks import compare, hyperparameters, live, trials
+from benchmarks.analyses import ANALYSES
 from benchmarks.cells import Cell, checkpoints_path, grid, read_result, result_path
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.grids import GRIDS
 from benchmarks.hyperparameters import PUBLISHED
 from benchmarks.live import run_grid
+from benchmarks.methods import METHODS as ALL_METHODS
 from benchmarks.pool import Progress, run_in_processes
 from benchmarks.run import run_cell
 from benchmarks.settings import SCALES, SETTINGS
@@ -170,13 +172,27 @@ def test_the_view_says_what_is_at_work_also_where_no_task_has_ended(monkeypatch,
 
 
 def test_a_cell_that_was_killed_is_told_with_the_signal(tmp_path):
-    told = []
-    for reports in run_in_processes([Cell("naive", TWIN)], tmp_path, jobs=1, options=[]):
+    told, cell = [], Cell("naive", TWIN)
+    for reports in run_in_processes([cell], tmp_path, jobs=1, options=[]):
         told += reports
         for child in psutil.Process().children():
             if "benchmarks.worker" in child.cmdline():
                 child.send_signal(signal.SIGKILL)
-    assert told[-1].failure.startswith("killed by SIGKILL after 0 experiences (see logs/")
+    log = tmp_path / "logs" / f"{cell.name}.log"
+    assert told[-1].failure == f"killed by SIGKILL after 0 experiences (see {log})"
+    assert log.exists()
+
+
+def test_a_log_is_named_as_it_can_be_opened(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    failure = None
+    for reports in run_in_processes(
+        [Cell("naive", TWIN)], tmp_path / "out", jobs=1, options=["--device", "nowhere"]
+    ):
+        failure = reports[-1].failure
+    _, _, place = failure.rpartition(" (see ")
+    assert place.startswith("out/logs/")
+    assert (tmp_path / place.removesuffix(")")).exists()
 
 
 def test_two_grids_in_one_folder_keep_their_logs_apart(tmp_path):
@@ -284,6 +300,16 @@ def test_an_unknown_word_is_refused_before_anything_runs(
     assert end.value.code == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_the_help_names_all_methods_and_settings(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["compare", "--help"])
+    with pytest.raises(SystemExit):
+        compare.main()
+    _, _, below = capsys.readouterr().out.partition("methods: ")
+    methods, _, settings = below.partition("settings: ")
+    assert methods.replace(",", "").split() == [*ALL_METHODS, *ANALYSES]
+    assert settings.replace(",", "").split() == list(SETTINGS)
 
 
 NO_NETWORK = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")

@@ -88,6 +88,12 @@ def test_the_pictures_of_the_page_are_the_figures(reported):
     assert inside == {path.read_bytes() for path in (folder / "figures").iterdir()}
 
 
+def test_the_words_of_a_picture_say_to_what_it_belongs(reported):
+    words = re.findall(r'<img alt="([^"]*)"', page_of(reported[0]))
+    assert len(words) == len(set(words)) > 2
+    assert any(text.startswith("digits: 5-split digits") for text in words)
+
+
 def test_the_page_has_tables_commands_and_provenance(reported):
     page = page_of(reported[0])
     section = page.split('<section id="table4-lab">')[1].split("</section>")[0]

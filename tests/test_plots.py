@@ -106,7 +106,7 @@ def test_curves_are_the_data_in_percent():
         assert np.allclose(line.get_ydata(), 100 * np.array(curve), equal_nan=True)
     assert [text.get_text() for text in ax.get_legend().get_texts()] == list(curves)
     assert tick_labels(ax.xaxis) == ["1", "2", "3"]
-    assert ax.get_xlabel() == "number of experiences learned"
+    assert ax.get_xlabel() == "number of tasks learned"
     assert "(%)" in ax.get_ylabel()
 
 

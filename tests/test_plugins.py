@@ -415,6 +415,15 @@ def test_the_schedule_of_the_alignment_starts_anew_in_each_experience():
     assert rates == pytest.approx([0.4, 0.04, 0.4, 0.04])
 
 
+def test_the_alignment_wants_the_averaging_plugin_before_it():
+    average = CumulativeParameterAveragingPlugin()
+    alignment = ClassifierAlignmentPlugin(average)
+    strategy = naive(mlp(), [alignment, average])
+    words = r"plugin before the alignment plugin, got it after: pass plugins=\[average, alignment\]"
+    with pytest.raises(ValueError, match=words):
+        strategy.train(stream().train_stream[0])
+
+
 def test_bad_arguments():
     with pytest.raises(ValueError, match=r"`ema_decay`.*below 1, got nan"):
         CumulativeParameterAveragingPlugin(ema_decay=math.nan)

@@ -322,6 +322,17 @@ def test_a_wide_head_widens_its_columns():
     assert len({len(line) for line in lines}) == 1
 
 
+def test_the_legend_tells_of_the_marks_that_there_are():
+    entries = (Entry("2", "best"), Entry("1")), (Entry("1"), Entry("2", "best"))
+    table = Table((("A",), ("B",)), tuple(Row("r", row) for row in entries))
+    assert as_text(table).splitlines()[-1] == "¹ best."
+    assert as_markdown(table).splitlines()[-1] == "Bold: best of a column."
+    assert r"\caption{Bold: best of a column.}" in as_latex(table)
+    assert "<p class=note>Bold: best of a column.</p>" in as_html(table)
+    plain = Table((("A",),), (Row("r", (Entry("1"),)),))
+    assert "best" not in as_text(plain) + as_markdown(plain) + as_latex(plain) + as_html(plain)
+
+
 def test_markdown_marks_and_escapes():
     lines = as_markdown(TABLE).splitlines()
     cells = [re.split(r"(?<!\\)\|", line) for line in lines[:4]]
@@ -366,11 +377,11 @@ def test_html_marks_spans_and_escapes():
     html = as_html(TABLE)
     assert "<td><b>1.00 ± 0.10 (2)</b></td>" in html
     assert "<td><u>0.50</u></td>" in html
-    assert html.count('<th colspan="2">') == 2
-    assert '<th rowspan="3">method</th>' in html
+    assert html.count('<th scope="colgroup" colspan="2">') == 2
+    assert '<th scope="col" rowspan="3">method</th>' in html
     assert "&lt;i&gt;" in html
     assert "<i>" not in html
-    assert '<tr class="part"><th>a&amp;b' in html
+    assert '<tr class="part"><th scope="row">a&amp;b' in html
 
 
 def test_markdown_escapes_what_would_be_formatted():

@@ -219,6 +219,20 @@ def test_no_row_is_made_of_a_result_on_the_test_set(tmp_path, monkeypatch):
     assert not path.exists()
 
 
+def test_a_method_without_a_grid_is_told_from_one_that_there_is_not(tmp_path, monkeypatch):
+    monkeypatch.setitem(GRIDS, TWIN, {"naive": [{"lr": [0.01]}]})
+
+    def never(cells):
+        raise AssertionError
+
+    for method, message in (
+        ("ewc", f"a grid in {TWIN}, got ewc, which has no grid in grids.py"),
+        ("niave", "got 'niave'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tune.tune(TWIN, [method], [0], never, folder=tmp_path, path=tmp_path / "tuning.csv")
+
+
 @pytest.mark.parametrize(("setting", "message"), [
     ("lab-tiny-10", "got 'lab-tiny-10', which runs with what is chosen in lab-cifar100-10: tune"),
     ("lab-tinny-10", "Expected a setting with a grid by name, got 'lab-tinny-10'"),
