@@ -78,8 +78,11 @@ def setting_pictures(setting: str, results: Sequence[Result], folder: Path) -> l
     """Draw all methods of a setting: accuracies over experiences, then time and memory.
 
     Of more than `MOST_CURVES` curves, those of runs with changes are left out: they are in the
-    table, and in the figures of the tables that they belong to.
+    table, and in the figures of the tables that they belong to. Of a single method there is nothing
+    to compare, and no picture; see `method_picture`.
     """
+    if len(by_method(results)) == 1:
+        return []
     title = SETTINGS[setting].title
     unchanged = [result for result in results if not result["changes"]]
     chosen = unchanged if unchanged and len(by_method(results)) > MOST_CURVES else results
