@@ -185,7 +185,7 @@ def costs_figure(results: Sequence[Result]) -> Figure:
     }
     for axes, found, hatched, label in (
         (left, seconds, set(), "training time (s)"),
-        (right, memory, keeping, "memory kept, without samples (MB); hatched: samples besides"),
+        (right, memory, keeping, "memory kept, without samples (MB)\nhatched: samples besides"),
     ):
         means = {name: np.nan if one is None else one.mean for name, one in found.items()}
         bars = {name: one.deviation for name, one in found.items() if one and one.deviation}

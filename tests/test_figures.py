@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from synthetic_results import lower_triangle, make_result
 
 from benchmarks import figures
@@ -111,7 +112,12 @@ def test_costs_are_seconds_and_megabytes_and_show_who_keeps_samples():
         make_result("naive", seed=1, training_seconds=40.0, memory=memory(1_000_000)),
         make_result("ewc", training_seconds=5.0, memory=None),  # an old result
     ]
-    seconds, megabytes = panels(costs_figure(results))
+    figure = costs_figure(results)
+    seconds, megabytes = panels(figure)
+    FigureCanvasAgg(figure).draw()
+    for label in (seconds.xaxis.label, megabytes.xaxis.label):
+        extent = label.get_window_extent()
+        assert figure.bbox.x0 <= extent.x0 <= extent.x1 <= figure.bbox.x1
     assert [bar.get_width() for bar in seconds.patches] == [10, 30, 5]
     widths = [bar.get_width() for bar in megabytes.patches]
     assert np.allclose(widths, [3, 1, NAN], equal_nan=True)
