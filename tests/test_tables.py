@@ -153,7 +153,7 @@ def test_upper_bounds_carry_a_star_and_are_not_ranked():
     }
     want = {"Joint*": "", "Cumulative*": "", "EWC": "second", "LwF": "best", "Naive": ""}
     assert found == want
-    assert "* Upper bound, not ranked." in table.notes
+    assert "* Upper bound in the paper, not ranked." in table.notes
     paper = at(CIFAR, "class_il", "paper")
     assert row(table, "Joint*")[paper] == Entry("70.31")
     assert row(table, "DLCPA + SimCLR")[paper] == Entry("40.82 ± 0.4", "best")
