@@ -379,3 +379,18 @@ def test_what_is_said_of_single_task_learning_on_mnist():
     assert "comes to {} and {} % there: on MNIST it is no upper bound".format(*first) in text
     batches = -(-2 * 100 // runs[0]["batch_size"])  # two classes of 100 images
     assert f"STL has {batches * runs[0]['epochs']} steps for its first task of MNIST" in text
+
+
+def test_what_the_readme_says_of_the_loss_surfaces():
+    text = " ".join((ROOT / "README.md").read_text().split())
+    found = {}
+    for result in results_of("loss-surface", "lab", load_results(RESULTS)[0]):
+        check_same(result, cell_of(result))
+        kind = (result["changes"].get("ssl"), result["changes"].get("ssl_weight"))
+        found[kind] = result["losses_at_points"]["task 1"]
+    kinds = (None, None), ("mocov2", 0), ("mocov2", None)
+    far, between = ([found[kind][at] for kind in kinds] for at in ("task 2", "mean"))
+    assert (
+        "is {:.2f} without it, {:.2f} with its views alone and {:.2f} with it".format(*far) in text
+    )
+    assert "between the two networks {:.2f}, {:.2f} and {:.2f}".format(*between) in text
