@@ -78,24 +78,19 @@ def setting_pictures(setting: str, results: Sequence[Result], folder: Path) -> l
     """Draw all methods of a setting: accuracies over experiences, then time and memory.
 
     Of more than `MOST_CURVES` curves, those of runs with changes are left out: they are in the
-    table, and in the figures of the tables that they belong to. Of a single method there is nothing
-    to compare, and no picture; see `method_picture`.
+    table, and in the figures of the tables that they belong to. Time and memory of a single method
+    are nothing to compare: its table has them.
     """
-    if len(by_method(results)) == 1:
-        return []
     title = SETTINGS[setting].title
     unchanged = [result for result in results if not result["changes"]]
     chosen = unchanged if unchanged and len(by_method(results)) > MOST_CURVES else results
     curves = curves_figure(chosen, list(SCENARIOS))
     if len(chosen) < len(results):
         curves.supxlabel("Without runs with changes, which are in the table.", fontsize=9)
-    pictures = {
-        "accuracies": (f"Mean accuracy over the tasks learned: {title}", curves),
-        "costs": (
-            f"Training time and memory kept for the next task: {title}",
-            costs_figure(results),
-        ),
-    }
+    pictures = {"accuracies": (f"Mean accuracy over the tasks learned: {title}", curves)}
+    if len(by_method(results)) > 1:
+        costs = f"Training time and memory kept for the next task: {title}", costs_figure(results)
+        pictures["costs"] = costs
     return [
         _save(figure, folder, f"{setting}_{kind}", caption)
         for kind, (caption, figure) in pictures.items()

@@ -143,7 +143,8 @@ def test_nothing_stays_in_a_plugin_of_another_strategy():
         strategy.train(experience)
         strategy.eval(stream.test_stream)
     assert plugin.statistics is not None
-    assert recorded()["64 features"].shape == (8 + 32 + 2 * 32, 64)  # 8 in the look at a copy
+    looked_at = 8 + 8  # a copy, in training and in evaluation mode
+    assert recorded()["64 features"].shape == (looked_at + 32 + 2 * 32, 64)
     assert leaks_of(strategy) == {}
 
 

@@ -257,7 +257,8 @@ def test_pictures_are_files_with_captions(tmp_path):
     pictures = experiment_pictures("table4", "lab", results, tmp_path / "figures")
     assert [p.path.name for p in pictures] == ["table4_lab_1.png"]  # Tiny-ImageNet has no results
     assert "10-split CIFAR-100" in pictures[0].caption
-    assert setting_pictures(LAB, results[:2], tmp_path) == []  # two seeds of one method
+    (alone,) = setting_pictures(LAB, results[:2], tmp_path)  # two seeds of one method
+    assert alone.path.name == f"{LAB}_accuracies.png"
     pictures += setting_pictures(LAB, results, tmp_path / "figures")
     assert len({p.path for p in pictures}) == 3
     for picture in pictures:

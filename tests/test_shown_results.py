@@ -108,6 +108,13 @@ def test_what_the_readme_says_of_the_lab_grid():
     assert abs(means["der++"] - simclr)[0] < deviation[0]
     assert means["der++"][0] > max(other[0] for other in others)
     assert all(abs(other - means["der++"])[1] < deviation[1] for other in others)
+    hundredth = others[0] - means["der++, buffer_size"]
+    assert "it is seven points of Class-IL and almost fourteen of Task-IL behind" in text
+    assert round(hundredth[0]) == 7
+    assert 13.5 < hundredth[1] < 14
+    hours = sum(result["training_seconds"] for result in lab_grid()) / 3600
+    assert "The seconds, six and a half hours of one core in all" in text
+    assert hours == pytest.approx(6.5, abs=0.1)
     assert (abs(means["ewc"] - means["naive"]) < 1).all()
     fall, way = (means["dlcpa-c"] - means[name] for name in ("dlcpa-c, ema_decay", "dlcpa-d"))
     assert fall == pytest.approx(np.full(2, 4), abs=0.5)

@@ -51,7 +51,7 @@ def test_the_unavoidable_passes_are_those_of_training(ssl):
 
     probe = Probe(after_training_epoch=run_passes)
     strategy = strategy_of(SmallCNN(), ssl=small_head(ssl), plugins=[probe])
-    strategy.copy_suits = True  # which a pass would look for, once
+    strategy.copy_suits = strategy.model_suits = True  # which passes would look for, once
     handles = count_images(strategy, training)
     strategy.train(nc_stream(per_class=8).train_stream[0])  # one iteration
     assert alone == training
