@@ -401,3 +401,15 @@ def test_what_the_readme_says_of_the_loss_surfaces():
         "is {:.2f} without it, {:.2f} with its views alone and {:.2f} with it".format(*far) in text
     )
     assert "between the two networks {:.2f}, {:.2f} and {:.2f}".format(*between) in text
+
+
+def test_what_the_readme_says_of_tiny_imagenet():
+    text = " ".join((ROOT / "README.md").read_text().split())
+    found = {}
+    for result in results_of("over-time", "lab", load_results(RESULTS)[0]):
+        check_same(result, cell_of(result))
+        pair = [100 * result[scenario]["ACC"] for scenario in ("class_il", "task_il")]
+        found.setdefault(result["method"], []).append(pair)
+    ([der], [dlcpa]) = found["der++"], found["dlcpa-mocov2"]
+    assert "DER++ at {:.1f} % of Class-IL and {:.1f} % of Task-IL in the end".format(*der) in text
+    assert "and DLCPA with MoCoV2 at {:.1f} and {:.1f} %.".format(*dlcpa) in text
