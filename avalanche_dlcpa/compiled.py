@@ -11,7 +11,7 @@ from torch import nn
 def is_compiled(model: nn.Module) -> bool:
     """Whether torch.compile was called on a model or on a part of it."""
     return any(
-        hasattr(part, "_orig_mod") or part._compiled_call_impl is not None
+        "_orig_mod" in part._modules or part._compiled_call_impl is not None
         for part in model.modules()
     )
 

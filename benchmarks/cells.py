@@ -14,9 +14,9 @@ from avalanche_dlcpa.self_supervised import HEADS
 from benchmarks.analyses import ANALYSES
 from benchmarks.given_loss import options_of_loss
 from benchmarks.hyperparameters import (
+    NoValuesError,
     batch_size_of,
     expect_number,
-    has_values,
     hyperparameters_of,
 )
 from benchmarks.judgement import expect_sound
@@ -114,8 +114,12 @@ class Cell:
         """
         if self.validation:
             return dict(self.changes)
-        chosen = "lr" not in dict(self.changes) or has_values(self.trains_as, self.setting)
-        own = hyperparameters_of(self.trains_as, self.setting) if chosen else {}
+        try:
+            own = hyperparameters_of(self.trains_as, self.setting)
+        except NoValuesError:
+            if "lr" not in dict(self.changes):
+                raise
+            own = {}
         if self._ssl:
             known = hyperparameters_of(f"dlcpa-{self._ssl}", self.setting)
             own = {**own, **options_of_loss(self._ssl, known)}
