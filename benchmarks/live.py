@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 from tqdm import tqdm
@@ -42,8 +43,8 @@ def run_grid(
         smoothing=0,  # tasks come in at long and uneven intervals: the mean since the start
         dynamic_ncols=True,
     )
-    with bar:
-        for reports in run(cells):
+    with bar, closing(run(cells)) as progress:  # stopped: nothing is at work any more
+        for reports in progress:
             for report in reports:
                 cell = report.cell
                 learned[cell] = report.learned

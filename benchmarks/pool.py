@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 
 import psutil
@@ -43,7 +43,7 @@ class Progress:
     failure: str | None = None
 
 
-Runner = Callable[[list[Cell]], Iterator[list[Progress]]]
+Runner = Callable[[list[Cell]], Generator[list[Progress], None, None]]
 
 
 class _Process:
@@ -126,7 +126,7 @@ def _process_name(process: int) -> str:
 
 def run_in_processes(
     cells: Iterable[Cell], folder: Path, *, jobs: int, options: list[str]
-) -> Iterator[list[Progress]]:
+) -> Generator[list[Progress], None, None]:
     """Run cells, at most ``jobs`` at a time, each in a process of its own.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def run_on_ray(
     dataset_root: str | None,
     device: str,
     checkpoints: Path | None = None,
-) -> Iterator[list[Progress]]:
+) -> Generator[list[Progress], None, None]:
     """Run cells as tasks of a Ray cluster; the counterpart of `pool.run_in_processes`.
 
     A cell whose worker dies is run again, elsewhere if need be; one of DLCPA goes on where it was,

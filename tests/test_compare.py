@@ -154,6 +154,19 @@ def test_a_cell_that_fails_is_reported_with_its_reason_and_stops_no_other(tmp_pa
     assert "Traceback" not in log.read_text()
 
 
+def test_when_a_grid_is_stopped_nothing_is_at_work_any_more(tmp_path):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    def run(cells):
+        return run_in_processes(cells, tmp_path, jobs=2, options=[])
+
+    with pytest.raises(KeyboardInterrupt) as stop:
+        run_grid(grid(["naive", "dlcpa-mocov2"], [TWIN], [0]), run, on_end=stopped)
+    assert not at_work(tmp_path)
+    assert stop.tb  # keeps the frame that was interrupted, as a handler does
+
+
 def test_the_view_says_what_is_at_work_also_where_no_task_has_ended(monkeypatch, capsys):
     first, second, third = grid(["naive", "ewc", "lwf"], [TWIN], [0])
 
