@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from avalanche_dlcpa.precision import PRECISIONS
 
@@ -95,8 +96,15 @@ def expect_epochs(train_epochs: Any) -> None:
 
 
 def expect_averageable(model: nn.Module) -> None:
-    """Refuse parameters whose mean is none of their kind."""
+    """Refuse parameters whose mean is none of their kind, or which have no values yet."""
     for name, parameter in model.named_parameters():
+        if is_lazy(parameter) or parameter.is_meta:
+            where = "a lazy layer" if is_lazy(parameter) else "the meta device"
+            how = "call it on a mini-batch" if is_lazy(parameter) else "build it on a real one"
+            raise ValueError(
+                f"Expected parameters with values, got '{name}' of {where}: {how} first, then make "
+                "the optimizer."
+            )
         if not (parameter.is_floating_point() or parameter.is_complex()):
             raise ValueError(
                 "Expected parameters that can be averaged, got "

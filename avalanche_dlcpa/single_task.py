@@ -38,6 +38,7 @@ from avalanche_dlcpa.divergence import (
     not_finite,
 )
 from avalanche_dlcpa.experiences import classes_of, expect_images_of_evaluation, task_labels_in
+from avalanche_dlcpa.given_back import given_back_on_failure
 from avalanche_dlcpa.model_copy import expect_copyable
 from avalanche_dlcpa.model_head import find_head, tap_of
 from avalanche_dlcpa.model_watch import watch_next_pass_
@@ -159,21 +160,22 @@ class SingleTaskStrategy(SupervisedTemplate):
         parameters = split_parameters(model, head)
         check_optimizer(optimizer, parameters, None)
         self._group = _group_of(optimizer, model.get_submodule(find_head(model, head)))
-        network = SingleTaskModel(model, head=head, predict_with=predict_with)
-        adopt_parameters_(optimizer, parameters, None)
-        super().__init__(
-            model=network,
-            optimizer=optimizer,
-            criterion=criterion,
-            train_mb_size=train_mb_size,
-            train_epochs=train_epochs,
-            eval_mb_size=eval_mb_size,
-            device=device,
-            plugins=plugins,
-            evaluator=evaluator,
-            eval_every=eval_every,
-            peval_mode=peval_mode,
-        )
+        with given_back_on_failure(model, optimizer):
+            network = SingleTaskModel(model, head=head, predict_with=predict_with)
+            adopt_parameters_(optimizer, parameters, None)
+            super().__init__(
+                model=network,
+                optimizer=optimizer,
+                criterion=criterion,
+                train_mb_size=train_mb_size,
+                train_epochs=train_epochs,
+                eval_mb_size=eval_mb_size,
+                device=device,
+                plugins=plugins,
+                evaluator=evaluator,
+                eval_every=eval_every,
+                peval_mode=peval_mode,
+            )
         self._average: ParameterAverage | None = None
         if network.mean is not None:
             self._average = ParameterAverage(list(network.mean.parameters()))

@@ -46,6 +46,7 @@ from avalanche_dlcpa.experiences import (
 )
 from avalanche_dlcpa.feeding import DEFAULT_CACHE_BYTES, cached
 from avalanche_dlcpa.gaussian_plugin import GaussianClassifierPlugin
+from avalanche_dlcpa.given_back import given_back_on_failure
 from avalanche_dlcpa.graph_guards import on_host, reason_against, what_stays
 from avalanche_dlcpa.learned_state import fingerprint_of, learned_state, load_learned_state_
 from avalanche_dlcpa.learning_steps import LearningSteps
@@ -238,26 +239,27 @@ class DLCPAStrategy(ResumableTemplate):
             expect_wide(model)
 
         # All is checked; from here on the user's model and optimizer are changed.
-        dual = _as_dual_learner(model, head, bn_statistics)
-        if self.ssl is not None:
-            self.ssl.build(dual.plastic, dual.num_features)
-            self.ssl.to(next(dual.plastic.parameters()).dtype)
-        adopt_parameters_(optimizer, parameters, self.ssl)
-        if classifier == "gaussian":
-            plugins = [*(plugins or ()), GaussianClassifierPlugin()]
-        super().__init__(
-            model=dual,
-            optimizer=optimizer,
-            criterion=criterion,
-            train_mb_size=train_mb_size,
-            train_epochs=train_epochs,
-            eval_mb_size=eval_mb_size,
-            device=device,
-            plugins=plugins,
-            evaluator=evaluator,
-            eval_every=eval_every,
-            peval_mode=peval_mode,
-        )
+        with given_back_on_failure(model, optimizer):
+            dual = _as_dual_learner(model, head, bn_statistics)
+            if self.ssl is not None:
+                self.ssl.build(dual.plastic, dual.num_features)
+                self.ssl.to(next(dual.plastic.parameters()).dtype)
+            adopt_parameters_(optimizer, parameters, self.ssl)
+            if classifier == "gaussian":
+                plugins = [*(plugins or ()), GaussianClassifierPlugin()]
+            super().__init__(
+                model=dual,
+                optimizer=optimizer,
+                criterion=criterion,
+                train_mb_size=train_mb_size,
+                train_epochs=train_epochs,
+                eval_mb_size=eval_mb_size,
+                device=device,
+                plugins=plugins,
+                evaluator=evaluator,
+                eval_every=eval_every,
+                peval_mode=peval_mode,
+            )
         self.supervised_weight = supervised_weight
         self.views = PaperViews() if views is None and self.ssl is not None else views
         self.plastic_classifier = plastic_classifier
