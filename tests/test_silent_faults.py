@@ -20,9 +20,10 @@ from avalanche.benchmarks.utils import (
 from avalanche.benchmarks.utils.data_attribute import DataAttribute
 from avalanche.checkpointing import maybe_load_checkpoint, save_checkpoint
 from avalanche.core import SupervisedPlugin
-from avalanche.models import MultiHeadClassifier, MultiTaskModule
+from avalanche.models import DynamicModule, MultiHeadClassifier, MultiTaskModule
 from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin
 from avalanche.training.supervised import JointTraining, Naive
+from avalanche.training.templates.base_sgd import PeriodicEval
 from helpers import (
     Probe,
     SmallCNN,
@@ -43,6 +44,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import ConstantLR, LambdaLR, StepLR
 from torch.utils.data import Dataset
 from torchvision.transforms import ToTensor
+from walker import reachable
 
 from avalanche_dlcpa import (
     ClassifierAlignmentPlugin,
@@ -659,6 +661,50 @@ def test_an_alignment_of_the_strategys_own_model_counts_no_batch_twice():
         naive(model, plugins=plugins).train(nc_stream(per_class=8).train_stream[0])
         counts.append(int(model.norm.num_batches_tracked))
     assert counts == [1, 1]
+
+
+class NormForEach(DynamicModule):
+    """Has a further batch norm for each experience it has met, be it at evaluation."""
+
+    def __init__(self):
+        super().__init__()
+        self.met = set()
+        self.norms = nn.ModuleList()
+        self.cnn = SmallCNN()
+
+    def adaptation(self, experience):
+        if experience.current_experience not in self.met:
+            self.met.add(experience.current_experience)
+            self.norms.append(nn.BatchNorm2d(3))
+
+    def forward(self, x):
+        return self.cnn(nn.Sequential(*self.norms)(x))
+
+
+class BuffersAfterThePass(SupervisedPlugin):
+    """Looks whether what follows a training pass leaves the buffers as that pass left them."""
+
+    num_buffers = ()
+
+    def after_forward(self, strategy, **kwargs):
+        self.left = copy.deepcopy(dict(strategy.model.named_buffers()))
+
+    def after_training_iteration(self, strategy, **kwargs):
+        torch.testing.assert_close(dict(strategy.model.named_buffers()), self.left, rtol=0, atol=0)
+        self.num_buffers += (len(self.left),)
+
+
+def test_an_alignment_of_the_strategys_own_model_leaves_the_buffers_of_one_that_grows():
+    alignment, look = ClassifierAlignmentPlugin(), BuffersAfterThePass()
+    evaluations = PeriodicEval(1, "iteration", do_initial=False)
+    plugins = [alignment, look, evaluations]
+    strategy = naive(NormForEach(), plugins=plugins, train_mb_size=4)
+    stream = nc_stream(per_class=8)
+    for i in range(2):
+        strategy.train(stream.train_stream[i], eval_streams=[stream.test_stream[i + 1]])
+        held = [x for x in reachable(alignment) if isinstance(x, torch.Tensor)]
+        assert not any(x.is_floating_point() for x in held), "between two experiences"
+    assert look.num_buffers == (6, *3 * [9], 9, *3 * [12])  # three a norm, one of them the CNN's
 
 
 def test_an_alignment_leaves_a_frozen_head_alone():
