@@ -38,8 +38,10 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
         head: Name of the last linear layer; None: see `find_head`.
 
     Raises:
-        ValueError: ``lr`` not above 0, or no head to be found; in training: a criterion with a
-            weight for each class.
+        ValueError: ``lr`` not above 0; in training: no head to be found, or a frozen one; an
+            averaging plugin that does not come before this one; a criterion with a weight for each
+            class; a strategy or a model that does not suit.
+        TypeError: ``scheduler`` is no function.
 
     Example:
         ``examples/plugins_alone.py``.

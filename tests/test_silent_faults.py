@@ -28,6 +28,7 @@ from helpers import (
     Probe,
     SmallCNN,
     WithTargets,
+    assert_learns,
     assert_same_state,
     nc_stream,
     seed_everything,
@@ -150,7 +151,7 @@ def test_a_model_that_does_more_at_evaluation_is_refused_before_it_has_learned(u
 
 @pytest.mark.parametrize("user", ["loss", "alignment"])
 def test_features_that_are_of_training_alone_may_be_others_at_evaluation(user):
-    USERS[user](AtEvaluation()).train(nc_stream(per_class=8).train_stream[0])
+    assert_learns(USERS[user](AtEvaluation()), nc_stream(per_class=8).train_stream[0])
 
 
 class WithSecondAnswer(SmallCNN):
@@ -185,7 +186,7 @@ def test_an_aligned_strategy_may_take_the_second_answer_for_itself():
         evaluator=None,
         plugins=[ClassifierAlignmentPlugin()],
     )
-    strategy.train(nc_stream(per_class=8).train_stream)
+    assert_learns(strategy, nc_stream(per_class=8).train_stream)
 
 
 class Cosine(SmallCNN):
@@ -282,7 +283,7 @@ class WithFunctions(SmallCNN):
 
 @pytest.mark.parametrize("user", COPYING)
 def test_functions_that_a_copy_may_share_are_left_alone(user):
-    COPYING[user](WithFunctions()).train(nc_stream(per_class=8).train_stream)
+    assert_learns(COPYING[user](WithFunctions()), nc_stream(per_class=8).train_stream)
 
 
 def test_the_look_at_a_copy_draws_nothing_and_changes_nothing():
@@ -327,16 +328,17 @@ class Copied(SmallCNN):
 def test_a_model_that_only_picks_or_copies_what_its_head_gives_is_trained(user, kind):
     if (user, kind) == ("alignment", Places):
         pytest.skip("the plugin aligns a head by what it is given, one vector an image")
-    USERS[user](kind()).train(nc_stream(per_class=8).train_stream[0])
+    stream = nc_stream(per_class=8).train_stream
+    assert_learns(USERS[user](kind()), stream[0])
     if user == "DLCPA":
-        strategy_of(kind(), precision="bf16").train(nc_stream(per_class=8).train_stream[0])
+        assert_learns(strategy_of(kind(), precision="bf16"), stream[0])
 
 
 @pytest.mark.parametrize("user", USERS)
 def test_models_that_are_compiled_are_trained_again_and_again(user):
     for _ in range(2):
         model = torch.compile(SmallCNN(), backend="eager")
-        USERS[user](model).train(nc_stream(per_class=8).train_stream[0])
+        assert_learns(USERS[user](model), nc_stream(per_class=8).train_stream[0])
 
 
 def compiled_in_place(model):
@@ -579,7 +581,7 @@ def test_odd_buffers_are_kept_and_put_back():
     ],
 )
 def test_models_with_odd_buffers_are_trained(make):
-    make(with_odd_buffers()).train(nc_stream(per_class=8).train_stream)
+    assert_learns(make(with_odd_buffers()), nc_stream(per_class=8).train_stream)
 
 
 def test_the_average_has_the_buffers_of_the_model_however_they_come_and_go():
@@ -1195,7 +1197,7 @@ def test_a_criterion_may_have_a_factor_by_the_name_of_weight():
             return self.weight * nn.functional.cross_entropy(logits, targets)
 
     for make in (strategy_of, stl):
-        make(SmallCNN(), criterion=Scaled()).train(nc_stream(per_class=8).train_stream[0])
+        assert_learns(make(SmallCNN(), criterion=Scaled()), nc_stream(per_class=8).train_stream[0])
 
 
 def test_a_head_of_a_strategy_that_was_never_made_is_free():
