@@ -38,8 +38,10 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
         head: Name of the last linear layer; None: see `find_head`.
 
     Raises:
-        ValueError: ``lr`` not above 0, or no head to be found; in training: a criterion with a
-            weight for each class.
+        ValueError: ``lr`` not above 0; in training: no head to be found, or a frozen one; an
+            averaging plugin that does not come before this one; a criterion with a weight for each
+            class; a strategy or a model that does not suit.
+        TypeError: ``scheduler`` is no function.
 
     Example:
         ``examples/plugins_alone.py``.
@@ -60,6 +62,7 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
         self.head = head
         self.alignment = ClassifierAlignment(lr, scheduler)
         self._classes: Tensor | None = None
+        self._buffers: BuffersGuard | None = None
 
     def before_training(self, strategy: Any, **kwargs: Any) -> None:
         """Find the head and take it out of the average."""
@@ -114,13 +117,13 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
         assert self._classes is not None
         layer = self._layer(strategy)
         self.alignment.follow(layer.requires_grad_(True).parameters())
-        own = self._own(strategy)
-        features, labels = self._features(strategy, layer)[own], strategy.mb_y[own]
-        if len(labels) == 0:
+        features = self._features(strategy, layer)
+        rows = self._own(strategy).nonzero().flatten()  # looked up once, as a GPU is waited for
+        if len(rows) == 0:
             return
         bias = None if layer.bias is None else layer.bias[self._classes]
-        logits = F.linear(features, layer.weight[self._classes], bias)
-        targets = torch.searchsorted(self._classes, labels)
+        logits = F.linear(features[rows], layer.weight[self._classes], bias)
+        targets = torch.searchsorted(self._classes, strategy.mb_y[rows])
         self.alignment.step_(strategy._criterion(logits, targets))
 
     def _own(self, strategy: Any) -> Tensor:
@@ -137,10 +140,10 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
         """What the head would be given of all samples, (B, D)."""
         assert self.head is not None
         seen: list[Tensor] = []
-        # A pass of its own model is the second one on this mini-batch, which no statistics count.
-        counted = None if self.average is not None else BuffersGuard(strategy.model)
-        hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
         model = self._model(strategy)
+        if self.average is None:
+            self._keep_buffers(model)
+        hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
         task_labels = task_labels_in(strategy.mbatch, strategy.experience.dataset)
         if isinstance(model.get_submodule(self.head), MultiHeadClassifier):
             # each sample as if it were of this task: else the layer would see some of them alone
@@ -150,14 +153,22 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
                 avalanche_forward(model, strategy.mb_x, task_labels)
         finally:
             hook.remove()
-            if counted is not None:
-                counted.restore()
+            if self._buffers is not None:
+                self._buffers.restore()
         return seen[-1]
+
+    def _keep_buffers(self, model: nn.Module) -> None:
+        """A pass of its own model is the second one on a mini-batch, which no statistics count."""
+        if self._buffers is None or not self._buffers.guards(model):
+            self._buffers = BuffersGuard(model)
+        else:
+            self._buffers.keep()
 
     def after_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
         """Advance the schedule."""
         self.alignment.end_epoch()
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
-        """Drop the optimizer."""
+        """Drop the optimizer and the copy of the buffers."""
         self.alignment.end()
+        self._buffers = None

@@ -1,4 +1,4 @@
-"""Checks of what users pass to the strategy: each names the value and the way out."""
+"""Checks of what users pass: each raises a ValueError that names the value and the way out."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def expect_weight(name: str, weight: Any) -> None:
 
 
 def expect_rate(name: str, lr: Any) -> None:
-    """Refuse a learning rate that is not finite and above 0."""
+    """Refuse a learning rate, or a temperature, that is not finite and above 0."""
     if not isinstance(lr, numbers.Real) or not 0 < float(lr) < math.inf:
         raise ValueError(f"Expected {name} to be finite and above 0, got {lr}.")
 

@@ -66,7 +66,9 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
         num_averaged: Number of experiences in the average.
 
     Raises:
-        ValueError: Unknown ``update``, or ``ema_decay`` not between 0 and 1.
+        ValueError: Unknown ``update``, or ``ema_decay`` not between 0 and 1; in training: a second
+            strategy, one that does not learn experience after experience, pieces of an experience,
+            a model that cannot be copied or averaged, or images that evaluation cannot read.
 
     Example:
         ``examples/plugins_alone.py``.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from avalanche.models import IncrementalClassifier
 from torch import Tensor, nn
@@ -40,9 +42,13 @@ class BuffersGuard:
     """
 
     def __init__(self, *modules: nn.Module):
-        self._places = [part for module in modules for part in module.modules()]
+        self._places = _parts_of(modules)
         self._kept: list[Buffers] = [{} for _ in self._places]
         self.keep()
+
+    def guards(self, *modules: nn.Module) -> bool:
+        """Whether it keeps the buffers of these modules, and they have had no new parts since."""
+        return self._places == _parts_of(modules)
 
     def _now(self, place: int) -> Buffers:
         """Those of a module there are: some make new ones in the place of others."""
@@ -78,6 +84,10 @@ class BuffersGuard:
                 del buffers[name]
             for name, value in kept.items():
                 _put_(buffers, name, value)
+
+
+def _parts_of(modules: Iterable[nn.Module]) -> list[nn.Module]:
+    return [part for module in modules for part in module.modules()]
 
 
 def _put_(buffers: Buffers, name: str, value: Tensor | None) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from avalanche_dlcpa.random_states import preserved_random_states
 
 _TASK_LABELS = "targets_task_labels"  # of a dataset, whose samples then end with one
+NUM_LOOKED_AT = 64  # samples from which the range of pixels is guessed
 MOST_LABEL = 999_999  # answers have a column for each label up to the largest
 
 
@@ -117,14 +118,14 @@ def expect_images_of_evaluation(experience: Any, device: torch.device) -> None:
         ) from error
 
 
-def some_samples(dataset: Any, most: int = 64) -> Tensor:
-    """Samples of all over a dataset, as evaluation sees them, (at most about 2 * most, ...).
+def some_samples(dataset: Any) -> Tensor:
+    """Samples of all over a dataset, as evaluation sees them, (at most 2 * NUM_LOOKED_AT, ...).
 
     Raises:
         ValueError: They are no tensors of one shape.
     """
     plain = dataset.eval()
-    samples = [plain[i][0] for i in range(0, len(plain), max(1, len(plain) // most))]
+    samples = [plain[i][0] for i in range(0, len(plain), max(1, len(plain) // NUM_LOOKED_AT))]
     kinds = {str(tuple(x.shape)) if isinstance(x, Tensor) else type(x).__name__ for x in samples}
     if len(kinds) > 1 or not isinstance(samples[0], Tensor):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Which parameters the user's optimizer trains, and its schedule in each experience."""
+"""Which parameters the user's optimizer trains, and its state in each experience."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What keeps a training run from going wrong without a word: experiences, loaders, processes."""
+"""What keeps a training run from going wrong without a word: experiences, loaders, processes.
+
+What is refused is a ValueError.
+"""
 
 from __future__ import annotations
 

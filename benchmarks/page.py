@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.cells import Result
@@ -13,6 +13,8 @@ from benchmarks.figures import Picture
 from benchmarks.loading import provenance
 from benchmarks.markup import Table, as_html
 from benchmarks.whole_files import save_text
+
+Figures = tuple[Sequence[Picture], Sequence[tuple[Picture, str]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Section:
         results: All that it shows.
         tables: Shown first.
         notes: Sentences below them.
+        draw: Draws its pictures and details into a folder, see `drawn`; None: it has none.
         pictures: Shown below them.
         details: Further pictures, closed at first, with the text beside them.
     """
@@ -36,6 +39,7 @@ class Section:
     results: Sequence[Result]
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
+    draw: Callable[[Path], Figures] | None = None
     pictures: Sequence[Picture] = ()
     details: Sequence[tuple[Picture, str]] = ()
 
@@ -43,6 +47,13 @@ class Section:
     def headed_tables(self) -> list[tuple[str, Table]]:
         """Its tables, each with its title if there are several."""
         return [(table.title if len(self.tables) > 1 else "", table) for table in self.tables]
+
+    def drawn(self, folder: Path) -> Section:
+        """The same with its pictures and details, which are written into a folder."""
+        if self.draw is None:
+            return self
+        pictures, details = self.draw(folder)
+        return dataclasses.replace(self, pictures=pictures, details=details)
 
 
 def write_page(

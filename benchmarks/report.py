@@ -29,7 +29,7 @@ from benchmarks.markup import as_latex, as_markdown, as_text, escape_latex, esca
 from benchmarks.methods import METHODS
 from benchmarks.names import expect_known
 from benchmarks.orders import order_tables
-from benchmarks.page import Section, write_page
+from benchmarks.page import Figures, Section, write_page
 from benchmarks.settings import SCALES, SETTINGS
 from benchmarks.tables import comparison_table, experiment_table, numbers_behind, results_of
 from benchmarks.whole_files import expect_writable, save_text
@@ -49,10 +49,8 @@ def make_sections(
     experiment: str | None = None,
     scale: str | None = None,
     setting: str | None = None,
-    out: Path | None = None,
-    draws: bool = True,
 ) -> list[Section]:
-    """Make tables and draw figures.
+    """Make all that a report shows but its figures, which `write_report` draws.
 
     Args:
         results: Of any tables, figures and settings.
@@ -60,8 +58,6 @@ def make_sections(
         experiment: Only this table or figure; None: all, then all settings.
         scale: Only "paper", "lab" or "digits"; None: all.
         setting: Only results of this setting, and, if no experiment is named, the setting alone.
-        out: The figures go into its folder ``figures``; None: that of the results.
-        draws: Whether there are figures; without them nothing is written.
 
     Raises:
         ValueError: An unknown name, or no results for it.
@@ -71,7 +67,6 @@ def make_sections(
     if setting is not None:
         expect_known("setting", setting, SETTINGS)
         results = [result for result in results if result["setting"] == setting]
-    figures = (folder if out is None else out) / "figures" if draws else None
     scales = SCALES if scale is None else [expect_known("scale", scale, SCALES)]
     sections = []
     if experiment is not None or setting is None:
@@ -79,14 +74,14 @@ def make_sections(
             for one in scales:
                 chosen = in_order(results_of(name, one, results))
                 if chosen:
-                    sections.append(_experiment_section(name, one, chosen, folder, figures))
+                    sections.append(_experiment_section(name, one, chosen, folder))
     if setting is None:
         sections += _sections_without_runs(results, folder, experiment, scale)
     if experiment is None:
         for name in SETTINGS:
             chosen = [r for r in results if r["setting"] == name and r["method"] in METHODS]
             if chosen and _scale_of(name) in scales:
-                sections.append(_setting_section(name, in_order(chosen), folder, figures))
+                sections.append(_setting_section(name, in_order(chosen), folder))
     if not sections:
         wanted = ", ".join(name for name in (experiment, scale, setting) if name is not None)
         first = f"compare {experiment}" if experiment is not None else "run"
@@ -112,9 +107,7 @@ def _sections_without_runs(
     return [*sections, *([counted] if counted is not None else [])]
 
 
-def _experiment_section(
-    name: str, scale: str, results: list[Result], folder: Path, figures: Path | None
-) -> Section:
+def _experiment_section(name: str, scale: str, results: list[Result], folder: Path) -> Section:
     experiment = EXPERIMENTS[name]
     if experiment.columns:
         orders = order_tables(name, scale, results) if name == "grid" else []
@@ -132,13 +125,16 @@ def _experiment_section(
         results=results,
         tables=tables,
         notes=superseded(results),
-        pictures=() if figures is None else experiment_pictures(name, scale, results, figures),
+        draw=lambda figures: (experiment_pictures(name, scale, results, figures), ()),
     )
 
 
-def _setting_section(
-    setting: str, results: list[Result], folder: Path, figures: Path | None
-) -> Section:
+def _setting_section(setting: str, results: list[Result], folder: Path) -> Section:
+    def draw(figures: Path) -> Figures:
+        methods = by_method(results).values()
+        details = [(method_picture(runs, figures), _details(runs)) for runs in methods]
+        return setting_pictures(setting, results, figures), details
+
     return Section(
         anchor=f"setting-{setting}",
         title=f"{setting}: {SETTINGS[setting].title}",
@@ -146,12 +142,7 @@ def _setting_section(
         results=results,
         tables=[comparison_table(results)],
         notes=superseded(results),
-        pictures=() if figures is None else setting_pictures(setting, results, figures),
-        details=[
-            (method_picture(runs, figures), _details(runs))
-            for runs in by_method(results).values()
-            if figures is not None
-        ],
+        draw=draw,
     )
 
 
@@ -189,15 +180,20 @@ def _scale_of(setting: str) -> str:
 def write_report(
     sections: Sequence[Section], skipped: Mapping[str, str], folder: Path, out: Path | None = None
 ) -> list[Path]:
-    """Write ``report.html``, ``report.md`` and ``report.tex``; returns all paths, figures first.
+    """Draw figures, write ``report.html``, ``report.md`` and ``report.tex``, and return all paths.
 
     Args:
-        sections: In their order, with figures in ``out``.
+        sections: In their order.
         skipped: Why a file is left out, by its name.
         folder: Of the results.
-        out: Where the three go; None: the folder of the results.
+        out: Where the three go, and the figures into its folder ``figures``; None: the folder of
+            the results.
+
+    Returns:
+        Figures first.
     """
     out = folder if out is None else out
+    sections = [section.drawn(out / "figures") for section in sections]
     figures = [picture.path for section in sections for picture in _pictures(section)]
     markdown, latex = out / "report.md", out / "report.tex"
     save_text(_markdown(sections, skipped, folder, out), markdown)
@@ -264,9 +260,14 @@ def main() -> None:
     skipped |= skipped_data(words.folder)
     for name, reason in skipped.items():
         print(f"skipped {name}: {reason}")
-    what = {"experiment": words.experiment, "scale": words.scale, "setting": words.setting}
     try:
-        sections = make_sections(results, words.folder, **what, draws=False)
+        sections = make_sections(
+            results,
+            words.folder,
+            experiment=words.experiment,
+            scale=words.scale,
+            setting=words.setting,
+        )
     except ValueError as error:
         parser.error(str(error))
     for section in sections:  # first, as they are there whether or not the report can be written
@@ -279,7 +280,6 @@ def main() -> None:
     out = words.folder if words.out is None else words.out
     try:
         expect_writable(out)
-        sections = make_sections(results, words.folder, **what, out=out)
         paths = write_report(sections, skipped, words.folder, out)
     except OSError as error:
         sys.exit(

@@ -31,6 +31,26 @@ from torchvision.transforms import Compose, Normalize, ToTensor
 from avalanche_dlcpa import DLCPAStrategy
 from avalanche_dlcpa.self_supervised import HEADS
 
+# Training ---------------------------------------------------------------------------------------
+
+
+def assert_learns(strategy, experiences):
+    """Train, after which each weight that the optimizer holds is another one, and finite.
+
+    But for biases: those before a batch norm have no gradient.
+    """
+    before = {p: p.detach().clone() for p in weights_in(strategy.optimizer)}
+    strategy.train(experiences)
+    learned = [p for p in weights_in(strategy.optimizer) if p in before]
+    assert learned
+    assert all(p.isfinite().all() for p in learned)
+    assert not any(torch.equal(p, before[p]) for p in learned)
+
+
+def weights_in(optimizer):
+    return [p for group in optimizer.param_groups for p in group["params"] if p.ndim > 1]
+
+
 # Streams ----------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from helpers import (
     PILImages,
     Probe,
     SmallCNN,
+    assert_learns,
     assert_same_state,
     mlp,
     nc_stream,
@@ -284,8 +285,9 @@ def test_images_without_transforms_of_evaluation_are_noticed_before_training(nam
 def test_nobody_asks_for_transforms_of_evaluation_that_are_never_used():
     stream = pil_stream(lambda image: image, train_transform=ToTensor())
     average = CumulativeParameterAveragingPlugin()
-    of_avalanche(mlp(size=8), average).train(stream.train_stream[0])
-    strategy_of(mlp(size=8), bn_statistics="recalibrated").train(stream.train_stream[0])
+    assert_learns(of_avalanche(mlp(size=8), average), stream.train_stream[0])
+    recalibrated = strategy_of(mlp(size=8), bn_statistics="recalibrated")
+    assert_learns(recalibrated, stream.train_stream[0])
 
 
 def test_the_look_at_an_image_of_evaluation_draws_nothing():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from avalanche.training.supervised import Naive
-from helpers import SmallCNN, nc_stream, small_head, strategy_of
+from helpers import SmallCNN, assert_learns, nc_stream, small_head, strategy_of
 from torch import nn
 from torch.nn.utils import prune
 from torch.optim import SGD
@@ -102,7 +102,7 @@ USERS = {
 def test_such_a_model_is_trained_from_experience_to_experience(user, kind):
     strategy, stream = USERS[user](model_of(kind)), nc_stream(per_class=8)
     for experience in stream.train_stream:  # no evaluation in between, which would clean up
-        strategy.train(experience)
+        assert_learns(strategy, experience)
     strategy.eval(stream.test_stream)
 
 

@@ -278,7 +278,8 @@ def test_the_page_of_the_lab_tables_is_that_of_the_results(monkeypatch):
 
     monkeypatch.setattr(figures, "_save", without_drawing)
     monkeypatch.setattr(figures, "whole_file", lambda path: contextlib.nullcontext(path))
-    sections = report.make_sections(load_results(RESULTS)[0], RESULTS, scale="lab")
+    made = report.make_sections(load_results(RESULTS)[0], RESULTS, scale="lab")
+    sections = [section.drawn(RESULTS / "figures") for section in made]
     page = (RESULTS / "report.md").read_text()
     assert page == report._markdown(sections, {}, RESULTS)
     shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page)

@@ -20,13 +20,15 @@ from avalanche.benchmarks.utils import (
 from avalanche.benchmarks.utils.data_attribute import DataAttribute
 from avalanche.checkpointing import maybe_load_checkpoint, save_checkpoint
 from avalanche.core import SupervisedPlugin
-from avalanche.models import MultiHeadClassifier, MultiTaskModule
+from avalanche.models import DynamicModule, MultiHeadClassifier, MultiTaskModule
 from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin
 from avalanche.training.supervised import JointTraining, Naive
+from avalanche.training.templates.base_sgd import PeriodicEval
 from helpers import (
     Probe,
     SmallCNN,
     WithTargets,
+    assert_learns,
     assert_same_state,
     nc_stream,
     seed_everything,
@@ -43,6 +45,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import ConstantLR, LambdaLR, StepLR
 from torch.utils.data import Dataset
 from torchvision.transforms import ToTensor
+from walker import reachable
 
 from avalanche_dlcpa import (
     ClassifierAlignmentPlugin,
@@ -148,7 +151,7 @@ def test_a_model_that_does_more_at_evaluation_is_refused_before_it_has_learned(u
 
 @pytest.mark.parametrize("user", ["loss", "alignment"])
 def test_features_that_are_of_training_alone_may_be_others_at_evaluation(user):
-    USERS[user](AtEvaluation()).train(nc_stream(per_class=8).train_stream[0])
+    assert_learns(USERS[user](AtEvaluation()), nc_stream(per_class=8).train_stream[0])
 
 
 class WithSecondAnswer(SmallCNN):
@@ -183,7 +186,7 @@ def test_an_aligned_strategy_may_take_the_second_answer_for_itself():
         evaluator=None,
         plugins=[ClassifierAlignmentPlugin()],
     )
-    strategy.train(nc_stream(per_class=8).train_stream)
+    assert_learns(strategy, nc_stream(per_class=8).train_stream)
 
 
 class Cosine(SmallCNN):
@@ -280,7 +283,7 @@ class WithFunctions(SmallCNN):
 
 @pytest.mark.parametrize("user", COPYING)
 def test_functions_that_a_copy_may_share_are_left_alone(user):
-    COPYING[user](WithFunctions()).train(nc_stream(per_class=8).train_stream)
+    assert_learns(COPYING[user](WithFunctions()), nc_stream(per_class=8).train_stream)
 
 
 def test_the_look_at_a_copy_draws_nothing_and_changes_nothing():
@@ -325,16 +328,17 @@ class Copied(SmallCNN):
 def test_a_model_that_only_picks_or_copies_what_its_head_gives_is_trained(user, kind):
     if (user, kind) == ("alignment", Places):
         pytest.skip("the plugin aligns a head by what it is given, one vector an image")
-    USERS[user](kind()).train(nc_stream(per_class=8).train_stream[0])
+    stream = nc_stream(per_class=8).train_stream
+    assert_learns(USERS[user](kind()), stream[0])
     if user == "DLCPA":
-        strategy_of(kind(), precision="bf16").train(nc_stream(per_class=8).train_stream[0])
+        assert_learns(strategy_of(kind(), precision="bf16"), stream[0])
 
 
 @pytest.mark.parametrize("user", USERS)
 def test_models_that_are_compiled_are_trained_again_and_again(user):
     for _ in range(2):
         model = torch.compile(SmallCNN(), backend="eager")
-        USERS[user](model).train(nc_stream(per_class=8).train_stream[0])
+        assert_learns(USERS[user](model), nc_stream(per_class=8).train_stream[0])
 
 
 def compiled_in_place(model):
@@ -577,7 +581,7 @@ def test_odd_buffers_are_kept_and_put_back():
     ],
 )
 def test_models_with_odd_buffers_are_trained(make):
-    make(with_odd_buffers()).train(nc_stream(per_class=8).train_stream)
+    assert_learns(make(with_odd_buffers()), nc_stream(per_class=8).train_stream)
 
 
 def test_the_average_has_the_buffers_of_the_model_however_they_come_and_go():
@@ -659,6 +663,50 @@ def test_an_alignment_of_the_strategys_own_model_counts_no_batch_twice():
         naive(model, plugins=plugins).train(nc_stream(per_class=8).train_stream[0])
         counts.append(int(model.norm.num_batches_tracked))
     assert counts == [1, 1]
+
+
+class NormForEach(DynamicModule):
+    """Has a further batch norm for each experience it has met, be it at evaluation."""
+
+    def __init__(self):
+        super().__init__()
+        self.met = set()
+        self.norms = nn.ModuleList()
+        self.cnn = SmallCNN()
+
+    def adaptation(self, experience):
+        if experience.current_experience not in self.met:
+            self.met.add(experience.current_experience)
+            self.norms.append(nn.BatchNorm2d(3))
+
+    def forward(self, x):
+        return self.cnn(nn.Sequential(*self.norms)(x))
+
+
+class BuffersAfterThePass(SupervisedPlugin):
+    """Looks whether what follows a training pass leaves the buffers as that pass left them."""
+
+    num_buffers = ()
+
+    def after_forward(self, strategy, **kwargs):
+        self.left = copy.deepcopy(dict(strategy.model.named_buffers()))
+
+    def after_training_iteration(self, strategy, **kwargs):
+        torch.testing.assert_close(dict(strategy.model.named_buffers()), self.left, rtol=0, atol=0)
+        self.num_buffers += (len(self.left),)
+
+
+def test_an_alignment_of_the_strategys_own_model_leaves_the_buffers_of_one_that_grows():
+    alignment, look = ClassifierAlignmentPlugin(), BuffersAfterThePass()
+    evaluations = PeriodicEval(1, "iteration", do_initial=False)
+    plugins = [alignment, look, evaluations]
+    strategy = naive(NormForEach(), plugins=plugins, train_mb_size=4)
+    stream = nc_stream(per_class=8)
+    for i in range(2):
+        strategy.train(stream.train_stream[i], eval_streams=[stream.test_stream[i + 1]])
+        held = [x for x in reachable(alignment) if isinstance(x, torch.Tensor)]
+        assert not any(x.is_floating_point() for x in held), "between two experiences"
+    assert look.num_buffers == (6, *3 * [9], 9, *3 * [12])  # three a norm, one of them the CNN's
 
 
 def test_an_alignment_leaves_a_frozen_head_alone():
@@ -1149,7 +1197,7 @@ def test_a_criterion_may_have_a_factor_by_the_name_of_weight():
             return self.weight * nn.functional.cross_entropy(logits, targets)
 
     for make in (strategy_of, stl):
-        make(SmallCNN(), criterion=Scaled()).train(nc_stream(per_class=8).train_stream[0])
+        assert_learns(make(SmallCNN(), criterion=Scaled()), nc_stream(per_class=8).train_stream[0])
 
 
 def test_a_head_of_a_strategy_that_was_never_made_is_free():
