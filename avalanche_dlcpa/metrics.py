@@ -1,8 +1,9 @@
 """Evaluation (Sec. 4.1 of the paper): Task-IL and Class-IL from one pass, as Avalanche metrics.
 
-Class-IL takes the largest of all outputs as the answer, Task-IL the largest among the classes of
-the experience, so that a stream without task labels gives both. Where a stream carries task labels,
-the model is told the task and answers for it alone: that is Task-IL, and Class-IL is NaN.
+Class-IL takes the largest of all outputs as the answer, Task-IL the largest among the classes that
+the experience has in training or at evaluation, so that a stream without task labels gives both.
+Where a stream carries task labels, the model is told the task and answers for it alone: that is
+Task-IL, and Class-IL is NaN.
 """
 
 import itertools
@@ -117,7 +118,7 @@ class ScenarioAccuracy(PluginMetric[float]):
         self.scenario = scenario
         self._accuracies: dict[str, dict[tuple[int, int], float]] = {}
         self._learned: list[int] = []
-        self._trained_classes: set[tuple[int, int]] = set()
+        self._classes_trained: dict[int, set[tuple[int, int]]] = {}
         self._task_labelled: dict[str, bool] = {}
         self._evaluated_streams: list[str] = []
         self._warned = False
@@ -169,7 +170,8 @@ class ScenarioAccuracy(PluginMetric[float]):
         for experience in _experiences_in_training(strategy):
             learned = experience.current_experience
             self._learned = [other for other in self._learned if other != learned] + [learned]
-            self._trained_classes |= _labelled_classes(experience)
+            before = self._classes_trained.get(learned, set())
+            self._classes_trained[learned] = before | _labelled_classes(experience)
             for stream_name, accuracies in self._accuracies.items():
                 kept = {pair: value for pair, value in accuracies.items() if pair[0] != learned}
                 self._accuracies[stream_name] = kept
@@ -185,7 +187,7 @@ class ScenarioAccuracy(PluginMetric[float]):
         if self.scenario == "class_il":
             self._is_defined = not self._has_task_labels(experience)
         else:
-            known = self._trained_classes | _classes_of_classifiers(strategy.model)
+            known = _classes_of_classifiers(strategy.model).union(*self._classes_trained.values())
             self._is_defined = not known.isdisjoint(_labelled_classes(experience))
             self._warn_once_if_undefined(experience)
 
@@ -195,7 +197,7 @@ class ScenarioAccuracy(PluginMetric[float]):
         if self.scenario == "task_il" and self._columns is None:
             # Multi-head outputs too: Avalanche pads them with zeros, above any negative logit.
             # Once an experience, as copying to the device in every mini-batch would stall it.
-            inside = [k for k in classes_of(strategy.experience) if k < logits.shape[1]]
+            inside = [k for k in self._classes_of_task(strategy) if k < logits.shape[1]]
             self._columns = torch.tensor(inside, dtype=torch.long, device=logits.device)
             self._is_defined = self._is_defined and bool(inside)
         if self._is_defined:
@@ -232,6 +234,12 @@ class ScenarioAccuracy(PluginMetric[float]):
             return dict.fromkeys(_SUMMARIES, float("nan"))
         learned = self.matrix(stream_name)[:num_learned, :num_learned]
         return {name: summary(learned) for name, summary in _SUMMARIES.items()}
+
+    def _classes_of_task(self, strategy: "SupervisedTemplate") -> list[int]:
+        """Class labels of the experience: a small test set may lack some that it was trained on."""
+        experience = strategy.experience
+        trained = self._classes_trained.get(experience.current_experience, set())
+        return sorted({label for _, label in trained}.union(classes_of(experience)))
 
     def _has_task_labels(self, experience: Any) -> bool:
         """Whether the stream of the experience tells tasks apart; looked up once a stream."""

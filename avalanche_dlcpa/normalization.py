@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 from avalanche.benchmarks.utils import TransformGroups
 from torch import nn
 from torchvision.datasets.vision import StandardTransform
@@ -32,7 +33,7 @@ def find_normalization(dataset: object) -> tuple[tuple[float, ...], tuple[float,
             continue
         seen[id(node)] = node
         if isinstance(node, Normalize | v2.Normalize):
-            found[tuple(map(float, node.mean)), tuple(map(float, node.std))] = node
+            found[constants_of(node)] = node
         stack.extend(_inside(node))
     if len(found) > 1:
         raise ValueError(
@@ -40,6 +41,19 @@ def find_normalization(dataset: object) -> tuple[tuple[float, ...], tuple[float,
             f"{list(found.values())}; state the constants: `views=PaperViews(mean=..., std=...)`"
         )
     return next(iter(found), None)
+
+
+def constants_of(
+    transform: Normalize | v2.Normalize,
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """`(mean, std)` of a `Normalize`, which takes sequences, tensors and single numbers.
+
+    Example:
+        >>> constants_of(Normalize(0.5, [0.25]))
+        ((0.5,), (0.25,))
+    """
+    mean, std = (np.ravel(part).astype(float) for part in (transform.mean, transform.std))
+    return tuple(mean.tolist()), tuple(std.tolist())
 
 
 def _inside(node: object) -> list[object]:

@@ -17,6 +17,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from avalanche_dlcpa.augmentation import per_channel
+from avalanche_dlcpa.normalization import constants_of
 
 Padding = tuple[int, int, int, int]
 
@@ -142,7 +143,7 @@ def recognized(transform: Any) -> tuple[Operation, ...]:
     if kind in (v1.ToTensor, v2.ToTensor):
         return (ToFloat(),)
     if kind in (v1.Normalize, v2.Normalize):
-        return (Normalize(tuple(map(float, transform.mean)), tuple(map(float, transform.std))),)
+        return (Normalize(*constants_of(transform)),)
     if kind in (v1.RandomHorizontalFlip, v2.RandomHorizontalFlip):
         return (RandomHorizontalFlip(float(transform.p)),)
     if kind in (v1.RandomCrop, v2.RandomCrop):

@@ -445,6 +445,24 @@ def test_task_il_is_nan_where_no_column_is_left():
     assert metrics[0].matrix()[3, 2:].tolist() == [0, 0]
 
 
+@quiet
+@pytest.mark.parametrize("together", [False, True])
+def test_task_il_counts_classes_that_the_test_data_lack(together):
+    x, y = random_data().tensors
+    train = [(x[y // 4 == task], y[y // 4 == task]) for task in (0, 1)]
+    test = [(x[y == label], y[y == label]) for label in (1, 6)]
+    benchmark = tensors_benchmark(train, test, task_labels=[0, 0])
+    metrics = task_il_metrics()
+    joint = JointTraining if together else Naive
+    strategy = make_strategy(nn.Linear(5, NUM_CLASSES), *metrics, strategy_class=joint)
+    strategy.train(benchmark.train_stream)
+    strategy.eval(benchmark.test_stream)
+    pairs = zip(benchmark.test_stream, (range(4), range(4, 8)), strict=True)
+    expected = [numpy_accuracy(strategy.model, data, classes) for data, classes in pairs]
+    assert max(expected) < 1
+    assert same(metrics[0].matrix()[1], expected)
+
+
 # --- streams with task labels -------------------------------------------------------------------
 
 
@@ -608,7 +626,7 @@ def test_device_and_host_exchange_numbers_once_an_experience():
         strategy.plugins[strategy.plugins.index(strategy.evaluator)] = evaluator
         strategy.evaluator = evaluator
         for metric in metrics:
-            metric._trained_classes = {(0, k) for k in range(NUM_CLASSES)}
+            metric._classes_trained = {0: {(0, k) for k in range(NUM_CLASSES)}}
         with CountTransfers() as transfers:
             strategy.eval(benchmark.test_stream)  # 3 mini-batches an experience
         counts.append(transfers.counts)

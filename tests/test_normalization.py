@@ -81,6 +81,12 @@ def test_normalize_is_found_in_any_wrapping(transform):
         assert find_normalization(dataset) == CONSTANTS_A
 
 
+@pytest.mark.parametrize("number", [float, torch.tensor, np.float32])
+def test_single_numbers_are_constants_of_all_channels(number):
+    single = Normalize(number(0.5), number(0.25))
+    assert find_normalization(Unreadable(transform=single)) == ((0.5,), (0.25,))
+
+
 def test_operations_on_datasets_keep_the_normalization():
     groups = TransformGroups({"train": (A, None), "eval": (B, None)})
     dataset = make_avalanche_dataset(Unreadable(), transform_groups=groups)

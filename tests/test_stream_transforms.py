@@ -115,6 +115,7 @@ def test_recognized_chains():
         Normalize(MEAN, STD),
     )
     assert recognized(None) == ()
+    assert recognized(v1.Normalize(0.5, 0.25)) == (Normalize((0.5,), (0.25,)),)
 
 
 class MyFlip(v1.RandomHorizontalFlip):
