@@ -238,8 +238,10 @@ class ScenarioAccuracy(PluginMetric[float]):
     def _classes_of_task(self, strategy: "SupervisedTemplate") -> list[int]:
         """Class labels of the experience: a small test set may lack some that it was trained on."""
         experience = strategy.experience
-        trained = self._classes_trained.get(experience.current_experience, set())
-        return sorted({label for _, label in trained}.union(classes_of(experience)))
+        tested = set(classes_of(experience))
+        trained = {k for _, k in self._classes_trained.get(experience.current_experience, set())}
+        # A stream from elsewhere may have other tasks under the same numbers.
+        return sorted(trained if tested <= trained else tested)
 
     def _has_task_labels(self, experience: Any) -> bool:
         """Whether the stream of the experience tells tasks apart; looked up once a stream."""

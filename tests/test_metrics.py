@@ -461,6 +461,11 @@ def test_task_il_counts_classes_that_the_test_data_lack(together):
     expected = [numpy_accuracy(strategy.model, data, classes) for data, classes in pairs]
     assert max(expected) < 1
     assert same(metrics[0].matrix()[1], expected)
+    swapped = tensors_benchmark(train, [train[1], train[0]], task_labels=[0, 0])
+    strategy.eval(swapped.test_stream)
+    pairs = zip(swapped.test_stream, (range(4, 8), range(4)), strict=True)
+    expected = [numpy_accuracy(strategy.model, data, classes) for data, classes in pairs]
+    assert same(metrics[0].matrix()[1], expected)
 
 
 # --- streams with task labels -------------------------------------------------------------------
