@@ -114,8 +114,8 @@ def plot_loss_surface(
         The axes; a unit is as long in both directions.
 
     Raises:
-        ValueError: If `losses` is not of shape (len(y), len(x)), has no finite value or a negative
-            one, or the grid has fewer than 2 x 2 points.
+        ValueError: If `losses` is not of shape (len(y), len(x)), the grid has fewer than 2 x 2
+            points, or, without `levels`, no loss is finite or one is negative.
 
     Example:
         >>> grid = [0.0, 1.0, 2.0]

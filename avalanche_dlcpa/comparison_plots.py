@@ -101,8 +101,8 @@ def plot_sensitivity(
         The axes, a tick at each weight.
 
     Raises:
-        ValueError: If the weights do not rise, or one is negative, or a curve is no fractions of
-            shape (N,).
+        ValueError: If the weights do not rise, or one is negative or NaN, or a curve is no
+            fractions of shape (N,).
 
     Example:
         >>> ax = plot_sensitivity([0.0, 1.0, 10.0], {"Class-IL": [0.2, 0.3, 0.4]})
@@ -110,7 +110,7 @@ def plot_sensitivity(
         ['0', '1', '10']
     """
     places = np.asarray(weights, dtype=float)
-    if places.size == 0 or places[0] < 0 or (np.diff(places) <= 0).any():
+    if not (places.size > 0 and places[0] >= 0 and (np.diff(places) > 0).all()):
         raise ValueError(
             f"Expected `weights` to be at least one, rising and not negative, got {list(weights)}."
         )

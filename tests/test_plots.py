@@ -317,6 +317,7 @@ def test_sensitivity_of_zero_alone_is_drawn():
     [
         ([1, 0.1], [0.1, 0.1], "Expected `weights` to be at least one, rising and not negative"),
         ([-1, 1], [0.1, 0.1], "Expected `weights` to be at least one, rising and not negative"),
+        ([0, NAN, 1], [0.1] * 3, "Expected `weights` to be at least one, rising and not negative"),
         ([], [], "Expected `weights` to be at least one, rising and not negative"),
         ([0, 1], [0.1], r"`curves\['a'\]` to be of shape \(2,\), one a weight, got \(1,\)"),
         ([0], [50], r"`curves\['a'\]` to be fractions"),
