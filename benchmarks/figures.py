@@ -301,7 +301,11 @@ def sensitivity_figure(results: Sequence[Result]) -> Figure:
         plot_sensitivity(
             weights,
             {name: [x.mean for x in row] for name, row in found.items()},
-            deviations={name: [x.deviation or 0 for x in row] for name, row in found.items()},
+            deviations={
+                name: [math.nan if x.deviation is None else x.deviation for x in row]
+                for name, row in found.items()
+                if any(x.deviation is not None for x in row)  # else whiskers of no length
+            },
             ax=axes,
             xlabel="weight of the supervised loss, λ",
         )

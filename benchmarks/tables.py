@@ -254,7 +254,7 @@ def _notes(
 ) -> Iterable[str]:
     yield "Percent; ours are mean ± sample standard deviation (number of seeds)."
     if any(method in UPPER_BOUNDS for method in EXPERIMENTS[name].methods):
-        yield "* Upper bound in the paper, not ranked."
+        yield "* Not ranked: an upper bound in the paper, or keeps all samples of earlier tasks."
     yield from _who_keeps_samples((method, {}) for method in EXPERIMENTS[name].methods)
     yield from scale_notes(name, scale, results, is_beside_paper=bool(published))
     quoted = {p.note.removeprefix("quoted from ") for p in published if p.is_quoted}

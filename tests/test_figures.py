@@ -212,6 +212,17 @@ def test_sensitivity_has_a_panel_a_setting_and_both_scenarios():
     assert legend(figure) == ["Class-IL", "Task-IL"]
 
 
+def test_sensitivity_of_one_seed_has_no_whiskers_and_none_in_its_legend():
+    results = [
+        make_result("dlcpa-mocov2", LAB, class_il=0.3, changes={"supervised_weight": weight})
+        for weight in (0.0, 10.0)
+    ]
+    figure = sensitivity_figure(results)
+    (axes,) = panels(figure)
+    assert [bars.has_yerr for bars in axes.containers] == [False, False]
+    assert legend(figure) == ["Class-IL", "Task-IL"]
+
+
 def test_linear_probe_is_the_mean_over_seeds():
     runs = [{"matrix": [[v, 0.5]] * 4, "row_labels": ["a", "b", "STL", "STL-me"]} for v in (0, 1)]
     (axes,) = panels(linear_probe_figure(runs))

@@ -142,6 +142,9 @@ def test_tables_with_packnet_tell_of_its_network():
     assert "group norm without parameters" in notes
 
 
+_NOT_RANKED = "* Not ranked: an upper bound in the paper, or keeps all samples of earlier tasks."
+
+
 def test_upper_bounds_carry_a_star_and_are_not_ranked():
     accuracies = {"joint": 0.9, "cumulative": 0.8, "ewc": 0.3, "lwf": 0.4, "naive": 0.2}
     results = [make_result(method, LAB, class_il=value) for method, value in accuracies.items()]
@@ -153,11 +156,17 @@ def test_upper_bounds_carry_a_star_and_are_not_ranked():
     }
     want = {"Joint*": "", "Cumulative*": "", "EWC": "second", "LwF": "best", "Naive": ""}
     assert found == want
-    assert "* Upper bound in the paper, not ranked." in table.notes
+    assert _NOT_RANKED in table.notes  # the paper has no Cumulative
     paper = at(CIFAR, "class_il", "paper")
     assert row(table, "Joint*")[paper] == Entry("70.31")
     assert row(table, "DLCPA + SimCLR")[paper] == Entry("40.82 ± 0.4", "best")
     assert row(table, "DLCPA + BYOL")[paper] == Entry("40.67 ± 1.1", "second")
+
+
+def test_the_star_calls_nothing_an_upper_bound_of_the_paper_that_is_none_there():
+    table = experiment_table("table1", "lab", [make_result("stl-me-finetuned", LAB)])
+    assert "STL-me, classifiers finetuned*" in [line.label for line in table.rows]
+    assert _NOT_RANKED in table.notes
 
 
 def test_what_is_printed_equal_is_ranked_equal():
