@@ -32,6 +32,7 @@ from benchmarks import (
     two_layer_map,
 )
 from benchmarks.cells import Cell
+from benchmarks.experiments import SCENARIOS
 from benchmarks.gaussian_training import StudiedTraining, TimedGaussian
 from benchmarks.gaussian_variants import (
     COVARIANCE_PRIORS,
@@ -42,6 +43,7 @@ from benchmarks.gaussian_variants import (
     Variants,
     combination_of,
 )
+from benchmarks.hyperparameters import chosen_values
 from benchmarks.markup import as_markdown
 from benchmarks.methods import METHODS
 from benchmarks.recalibration import recalibration
@@ -445,6 +447,48 @@ def test_the_readme_and_the_page_show_the_results():
         assert [run["seed"] for run in runs] == [0, 1, 2]
         priors = {(run["covariance_prior"], run["map_prior"]) for run in runs}
         assert priors == {(COVARIANCE_PRIOR, MAP_PRIOR)}
+
+
+def test_what_the_readme_says_of_the_classifiers():
+    text = " ".join((RESULTS.parents[2] / "README.md").read_text().split())
+    groups = gaussian_report.load(RESULTS, "test_stream")
+    found = {
+        (method, variant): 100
+        * np.mean([[r["variants"][variant][s]["ACC"] for s in SCENARIOS] for r in runs], axis=0)
+        for (_, method), runs in groups.items()
+        for variant in TITLES
+    }
+    for (setting, method), runs in groups.items():
+        chosen = chosen_values()[setting][method]
+        assert all(run["hyperparameters"] == chosen["hyperparameters"] for run in runs)
+    others = ("naive", "ewc", "lwf")
+
+    def gains(variant, base):
+        return np.array([found[name, variant] - found[name, base] for name in others]).round()
+
+    assert "gains nine to eighteen points of Class-IL and eight to twenty-four of Task-IL" in text
+    assert gains("map", "linear").min(axis=0).tolist() == [9, 8]
+    assert gains("map", "linear").max(axis=0).tolist() == [18, 24]
+    assert "both have twenty points more Task-IL" in text
+    assert gains("map", "linear")[:2, 1].tolist() == [21, 24]
+    assert "ahead of Naive and EWC by eleven points of Class-IL and ten of Task-IL" in text
+    lead = np.array([found[METHOD, "map"] - found[name, "map"] for name in others]).round()
+    assert lead[:2].tolist() == [[11, 10], [11, 10]]
+    assert "Beside LwF it has two points more Class-IL and one less Task-IL" in text
+    assert lead[2].tolist() == [2, -1]
+    assert "three points above that of DLCPA in Class-IL and four in Task-IL" in text
+    assert (found["lwf", "oracle"] - found[METHOD, "oracle"]).round().tolist() == [3, 4]
+    assert "each with its own heads, ten points and five" in text
+    assert (found[METHOD, "linear"] - found["lwf", "linear"]).round().tolist() == [10, 5]
+    assert "LwF loses 31 points of Task-IL, DLCPA 12" in text
+    lost = [found[name, "map"] - found[name, "stored"] for name in ("lwf", METHOD)]
+    assert np.array(lost)[:, 1].round().tolist() == [31, 12]
+    assert "a little worse with DLCPA and LwF and three points worse with the others" in text
+    assert gains("class-covariances", "map")[:2].tolist() == [[-3, -3], [-3, -3]]
+    for method in ("dlcpa-a", METHOD, "lwf"):
+        less = found[method, "class-covariances"] - found[method, "map"]
+        assert (less < 0).all()
+        assert (less > -1).all()
 
 
 def test_the_defaults_are_the_best_on_the_validation_split():
