@@ -10,18 +10,17 @@ from avalanche_dlcpa.model_head import find_head
 
 
 class ThreeLayerCNN(nn.Module):
-    """Three 3x3 convolutions with batch norm, for images of 8x8; 256 features at width 32.
+    """Three 3x3 convolutions with batch norm, for gray images of 8x8; 256 features at width 32.
 
     Args:
         num_classes: Outputs of the linear layer.
-        in_channels: Channels of the images.
         width: Channels of the first convolution; the others have twice as many.
     """
 
-    def __init__(self, num_classes: int = 10, *, in_channels: int = 1, width: int = 32):
+    def __init__(self, num_classes: int = 10, *, width: int = 32):
         super().__init__()
         self.features = nn.Sequential(
-            *_block(in_channels, width),
+            *_block(1, width),
             *_block(width, 2 * width),
             nn.MaxPool2d(2),
             *_block(2 * width, 2 * width),
@@ -31,7 +30,7 @@ class ThreeLayerCNN(nn.Module):
         self.classifier = nn.Linear(8 * width, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, num_classes) of images (B, C, H, W)."""
+        """Logits (B, num_classes) of images (B, 1, 8, 8)."""
         return self.classifier(self.features(x))
 
 

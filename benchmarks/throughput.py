@@ -188,7 +188,7 @@ def main(words: Sequence[str] | None = None) -> None:
     )
     failed = []
     for configuration in itertools.product(*names):
-        words = " ".join(map(str, configuration))
+        name = " ".join(map(str, configuration))
         try:
             row = measure(
                 **dict(zip(TABLE, configuration, strict=True)),
@@ -200,12 +200,12 @@ def main(words: Sequence[str] | None = None) -> None:
             )
         except Exception:  # such as too little memory: the others are wanted
             traceback.print_exc()
-            failed.append(words)
+            failed.append(name)
             continue
         result["configurations"].append(row)
         save_json(result, given.out)
         ms, ratio = row["iteration_ms"], row["ratio"]
-        print(f"measured {words}: {ms:.1f} ms an iteration, {ratio:.3f} of its passes", flush=True)
+        print(f"measured {name}: {ms:.1f} ms an iteration, {ratio:.3f} of its passes", flush=True)
     rows = result["configurations"]
     print(f"\n{table(rows, (*TABLE, *FIGURES))}\n\nshares of an iteration in percent")
     percent = [row | {name: 100 * row["shares"][name] for name in PHASES} for row in rows]

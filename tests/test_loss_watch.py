@@ -21,7 +21,12 @@ from avalanche_dlcpa.loss_watch import LossWatch
 def watching(strategy):
     """Do as on a GPU."""
     strategy._now.watch = LossWatch(torch.device("cpu"))
-    return state_of(strategy.model)
+    return state_of(strategy.model) | momenta(strategy)
+
+
+def momenta(strategy):
+    parameters = strategy.optimizer.state.items()
+    return {f"momentum {i}": s["momentum_buffer"].clone() for i, (_, s) in enumerate(parameters)}
 
 
 def spoil(strategy):
@@ -47,7 +52,9 @@ def test_a_corrupt_image_sends_back_to_the_start_of_its_epoch():
     with pytest.raises(NonFiniteLossError, match=match):
         strategy.train(experience)
     assert len(probe.seen["before_training_iteration"]) == 3 * 5  # the epoch went on to its end
-    assert_same_state(state_of(strategy.model), probe.seen["before_training_epoch"][2])
+    now = state_of(strategy.model) | momenta(strategy)
+    assert "momentum 0" in now
+    assert_same_state(now, probe.seen["before_training_epoch"][2])
 
 
 def test_a_classifier_loss_is_named():

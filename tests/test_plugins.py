@@ -11,6 +11,7 @@ from avalanche.evaluation.metrics import accuracy_metrics
 from avalanche.models import IncrementalClassifier, SimpleMLP, as_multitask
 from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin, SupervisedPlugin
 from avalanche.training.supervised import EWC, Naive
+from avalanche.training.templates.base_sgd import PeriodicEval
 from torch import nn
 from torch.nn import CrossEntropyLoss
 from torch.optim import SGD
@@ -321,21 +322,23 @@ def test_the_aligned_average_classifies_every_task(model, task_labels):
     assert task_il.matrix()[-1].min() > 0.8
 
 
-def test_periodic_evaluation_within_an_experience_does_not_stop_the_alignment():
+def test_an_evaluation_that_grows_the_head_amid_an_experience_does_not_stop_the_alignment():
     average = CumulativeParameterAveragingPlugin()
-    strategy = naive(growing(), [average, ClassifierAlignmentPlugin(average, lr=0.5)], eval_every=1)
+    evaluations = PeriodicEval(1, do_initial=False)  # which would grow it before training
+    plugins = [average, ClassifierAlignmentPlugin(average, lr=0.5), evaluations]
+    strategy = naive(growing(), plugins)
     bench = stream()
     weights = []
 
     class Watch(SupervisedPlugin):
         def before_training_epoch(self, strategy, **kwargs):
-            weights.append(average.averaged_model[2].classifier.weight[:2].clone())
+            weights.append(average.averaged_model[2].classifier.weight.clone())
 
     strategy.plugins.insert(2, Watch())
     strategy.train_epochs = 3
     strategy.train(bench.train_stream[0], eval_streams=[bench.test_stream])
-    changes = [(b - a).abs().max() for a, b in itertools.pairwise(weights)]
-    assert len(changes) == 2
+    assert [len(rows) for rows in weights] == [2, 6, 6]
+    changes = [(b[:2] - a[:2]).abs().max() for a, b in itertools.pairwise(weights)]
     assert min(changes) > 1e-3
 
 

@@ -96,6 +96,21 @@ def test_byol_is_the_distance_to_the_momentum_projection_of_the_other_view():
     torch.testing.assert_close(loss, expected.mean(), rtol=1e-4, atol=1e-5)
 
 
+def test_byol_moves_encoder_and_projector_after_the_update():
+    plastic, head = built("byol", momentum=0.75)
+    pairs = [(plastic, head.momentum_encoder), (head.projector, head.momentum_projector)]
+    with torch.no_grad():  # what an optimizer step does
+        for online, _ in pairs:
+            for parameter in online.parameters():
+                parameter.add_(torch.rand_like(parameter))
+    before = [copy.deepcopy(momentum) for _, momentum in pairs]
+    head.after_update(plastic)
+    for (online, momentum), old in zip(pairs, before, strict=True):
+        three = zip(momentum.parameters(), old.parameters(), online.parameters(), strict=True)
+        for moved, start, end in three:
+            torch.testing.assert_close(moved, 0.75 * start + 0.25 * end, check_stride=False)
+
+
 def test_simsiam_stops_the_gradient_at_the_projection():
     plastic, head = built("simsiam")
     view1, view2 = views()

@@ -1,5 +1,7 @@
 """Which classes compete in training, and where their classifiers start."""
 
+import math
+
 import pytest
 import torch
 from avalanche.models import IncrementalClassifier, MultiHeadClassifier, as_multitask
@@ -93,12 +95,20 @@ def test_a_replayed_sample_competes_within_its_own_task(make_stream):
         number = max(classifiers.numbers) + 1
         return strategy.loss - WEIGHT * torch.stack(losses).mean(), number
 
-    probe = Probe(before_backward=loss_by_hand)
+    def gap(strategy):
+        """Of the largest answer for another task's class above the smallest for one's own."""
+        answers = strategy.mb_output
+        is_own = torch.arange(answers.shape[1]) // 2 == strategy.mb_y.unsqueeze(1) // 2
+        others, own = answers.masked_fill(is_own, -math.inf), answers.masked_fill(~is_own, math.inf)
+        return (others.amax(dim=1) - own.amin(dim=1)).max().item()
+
+    probe = Probe(after_forward=gap, before_backward=loss_by_hand)
     plugins = [ReplayPlugin(mem_size=8), probe]
     strategy = strategy_of(SmallCNN(batch_norm=False), supervised_weight=WEIGHT, plugins=plugins)
     strategy.train(list(make_stream(size=8, per_class=8).train_stream))
     assert probe.seen["before_backward"][-1][1] == 3
     assert all(abs(difference.item()) < 1e-4 for difference, _ in probe.seen["before_backward"])
+    assert max(probe.seen["after_forward"]) <= -999  # -1,000 but for rounding
 
 
 def test_data_of_an_earlier_task_whose_labels_restart_compete_within_it():
