@@ -6,8 +6,11 @@ import dataclasses
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from avalanche.models import IncrementalClassifier, MultiHeadClassifier, MultiTaskModule
 from torch import Tensor, nn
+
+from avalanche_dlcpa.random_states import preserved_random_states
 
 HEAD_NAMES = ("fc", "linear", "classifier", "head", "heads", "last_linear", "output", "logits")
 
@@ -193,6 +196,41 @@ def find_head(model: nn.Module, name: str | None = None) -> str:
             "below it: add an nn.Linear after its features."
         )
     return _only(_twins_of_last(model, linears))
+
+
+def expect_plain(model: nn.Module, name: str) -> None:
+    """Refuse a head that is no plain linear layer, such as a cosine one that is a subclass.
+
+    Whoever computes with its weights alone, or puts plain classifiers in its place, would learn
+    something else.
+
+    Args:
+        model: Any classifier.
+        name: Name of its head, see `find_head`.
+
+    Raises:
+        ValueError: A linear layer in it answers otherwise than by its weight and bias.
+    """
+    for layer in model.get_submodule(name).modules():
+        if isinstance(layer, nn.Linear) and not _is_plain(layer):
+            raise ValueError(
+                f"Expected the head '{name}' to be a plain linear layer, got "
+                f"{type(layer).__name__} with a forward of its own, which would be left out: end "
+                "in an nn.Linear, on F.normalize(features) for example, or name another `head`."
+            )
+
+
+def _is_plain(layer: nn.Linear) -> bool:
+    if type(layer).forward is nn.Linear.forward:
+        return True
+    weight = layer.weight
+    x = torch.linspace(-1, 2, layer.in_features, dtype=weight.dtype, device=weight.device)[None]
+    with preserved_random_states(weight.device), torch.no_grad():
+        try:
+            answer = layer(x)
+        except TypeError:  # it wants more than features, such as labels for a margin
+            return False
+        return torch.equal(answer, F.linear(x, weight, layer.bias))
 
 
 def _named_head(model: nn.Module, name: str) -> str:
