@@ -165,7 +165,8 @@ def find_head(model: nn.Module, name: str | None = None) -> str:
     """Name of the last linear layer of a classifier.
 
     In this order: the given name; the only `IncrementalClassifier` or `MultiHeadClassifier`; the
-    last ``nn.Linear`` in the only child with a name of `HEAD_NAMES`; the last ``nn.Linear`` of all.
+    last ``nn.Linear`` in the only child with a name of `HEAD_NAMES`, unless a later one takes as
+    many features as that gives; the last ``nn.Linear`` of all.
 
     Raises:
         ValueError: There is none, there are several, or the given name is no linear layer.
@@ -188,7 +189,8 @@ def find_head(model: nn.Module, name: str | None = None) -> str:
     if named:
         child_name = _only(named)
         last = _linears(model.get_submodule(child_name))[-1]
-        return f"{child_name}.{last}" if last else child_name
+        head = f"{child_name}.{last}" if last else child_name
+        return _only([head, *_fed_by(model, head)])
     linears = _linears(model)
     if not linears or linears == [""]:
         raise ValueError(
@@ -261,6 +263,16 @@ def _outermost(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> list[str
 
 def _linears(module: nn.Module) -> list[str]:
     return [name for name, child in module.named_modules() if isinstance(child, nn.Linear)]
+
+
+def _fed_by(model: nn.Module, head: str) -> list[str]:
+    """The last linear layer, where one after a named head takes as many features as it gives."""
+    every = model.named_modules(remove_duplicate=False)  # the head may have a second name
+    linears = [name for name, module in every if isinstance(module, nn.Linear)]
+    later = linears[linears.index(head) + 1 :]
+    width = model.get_submodule(head).out_features
+    is_hidden = any(model.get_submodule(name).in_features == width for name in later)
+    return later[-1:] if is_hidden else []
 
 
 def _twins_of_last(model: nn.Module, linears: list[str]) -> list[str]:
