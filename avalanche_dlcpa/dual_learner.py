@@ -224,7 +224,7 @@ class DualLearner(DynamicModule):
 
             strategy.model.export("model.safetensors", class_names=benchmark.class_names)
         """
-        if self.is_learning or self.num_averaged == 0:
+        if self.classifiers.layers and (self.is_learning or self.num_averaged == 0):
             raise ValueError(
                 "Expected an export between two experiences, got one amid an experience, which the "
                 "average does not count yet: train it to its end, or use `stable_model()`."
