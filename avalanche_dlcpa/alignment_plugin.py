@@ -16,7 +16,7 @@ from avalanche_dlcpa.averaging_plugin import CumulativeParameterAveragingPlugin
 from avalanche_dlcpa.buffers import BuffersGuard
 from avalanche_dlcpa.compiled import eagerly
 from avalanche_dlcpa.experiences import classes_of, task_label_of, task_labels_in
-from avalanche_dlcpa.model_head import find_head, linear_of
+from avalanche_dlcpa.model_head import expect_plain, find_head, linear_of
 from avalanche_dlcpa.model_watch import watch_answer_
 from avalanche_dlcpa.schedules import SchedulerFactory
 from avalanche_dlcpa.training_guards import expect_one_by_one
@@ -69,6 +69,7 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
         expect_one_by_one(strategy)
         expect_criterion(strategy._criterion)
         self.head = find_head(strategy.model, self.head)
+        expect_plain(strategy.model, self.head)
         if self.average is not None:
             if self.average not in strategy.plugins:
                 raise ValueError(

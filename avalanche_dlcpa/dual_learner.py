@@ -17,7 +17,7 @@ from avalanche_dlcpa.batch_norm import batch_norms, batch_statistics
 from avalanche_dlcpa.divergence import all_finite
 from avalanche_dlcpa.experiences import classes_of, task_label_of
 from avalanche_dlcpa.model_copy import copy_of
-from avalanche_dlcpa.model_head import detach_head, find_head
+from avalanche_dlcpa.model_head import detach_head, expect_plain, find_head
 from avalanche_dlcpa.stable_file import write_stable
 from avalanche_dlcpa.stable_model import (
     ClassNames,
@@ -60,8 +60,8 @@ class DualLearner(DynamicModule):
         is_learning: Whether the stable learner is the mean with an experience that has not ended.
 
     Raises:
-        ValueError: No linear layer, or more than one candidate, or an unknown name; batch norm that
-            keeps no statistics, but for ``"batch"``.
+        ValueError: No linear layer, or more than one candidate, or an unknown name; one with a
+            forward of its own; batch norm that keeps no statistics, but for ``"batch"``.
     """
 
     plastic: nn.Module
@@ -88,6 +88,7 @@ class DualLearner(DynamicModule):
                 "'batch'."
             )
         head = find_head(model, head)
+        expect_plain(model, head)
         twin = copy_of(model).requires_grad_(False)
         self.plastic, start = detach_head(model, head)
         self.stable, _ = detach_head(twin, head)
@@ -223,7 +224,7 @@ class DualLearner(DynamicModule):
 
             strategy.model.export("model.safetensors", class_names=benchmark.class_names)
         """
-        if self.is_learning or self.num_averaged == 0:
+        if self.classifiers.layers and (self.is_learning or self.num_averaged == 0):
             raise ValueError(
                 "Expected an export between two experiences, got one amid an experience, which the "
                 "average does not count yet: train it to its end, or use `stable_model()`."

@@ -6,8 +6,11 @@ import dataclasses
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from avalanche.models import IncrementalClassifier, MultiHeadClassifier, MultiTaskModule
 from torch import Tensor, nn
+
+from avalanche_dlcpa.random_states import preserved_random_states
 
 HEAD_NAMES = ("fc", "linear", "classifier", "head", "heads", "last_linear", "output", "logits")
 
@@ -162,7 +165,8 @@ def find_head(model: nn.Module, name: str | None = None) -> str:
     """Name of the last linear layer of a classifier.
 
     In this order: the given name; the only `IncrementalClassifier` or `MultiHeadClassifier`; the
-    last ``nn.Linear`` in the only child with a name of `HEAD_NAMES`; the last ``nn.Linear`` of all.
+    last ``nn.Linear`` in the only child with a name of `HEAD_NAMES`, unless a later one takes as
+    many features as that gives; the last ``nn.Linear`` of all.
 
     Raises:
         ValueError: There is none, there are several, or the given name is no linear layer.
@@ -185,7 +189,8 @@ def find_head(model: nn.Module, name: str | None = None) -> str:
     if named:
         child_name = _only(named)
         last = _linears(model.get_submodule(child_name))[-1]
-        return f"{child_name}.{last}" if last else child_name
+        head = f"{child_name}.{last}" if last else child_name
+        return _only([head, *_fed_by(model, head)])
     linears = _linears(model)
     if not linears or linears == [""]:
         raise ValueError(
@@ -193,6 +198,41 @@ def find_head(model: nn.Module, name: str | None = None) -> str:
             "below it: add an nn.Linear after its features."
         )
     return _only(_twins_of_last(model, linears))
+
+
+def expect_plain(model: nn.Module, name: str) -> None:
+    """Refuse a head that is no plain linear layer, such as a cosine one that is a subclass.
+
+    Whoever computes with its weights alone, or puts plain classifiers in its place, would learn
+    something else.
+
+    Args:
+        model: Any classifier.
+        name: Name of its head, see `find_head`.
+
+    Raises:
+        ValueError: A linear layer in it answers otherwise than by its weight and bias.
+    """
+    for layer in model.get_submodule(name).modules():
+        if isinstance(layer, nn.Linear) and not _is_plain(layer):
+            raise ValueError(
+                f"Expected the head '{name}' to be a plain linear layer, got "
+                f"{type(layer).__name__} with a forward of its own, which would be left out: end "
+                "in an nn.Linear, on F.normalize(features) for example, or name another `head`."
+            )
+
+
+def _is_plain(layer: nn.Linear) -> bool:
+    if type(layer).forward is nn.Linear.forward:
+        return True
+    weight = layer.weight
+    x = torch.linspace(-1, 2, layer.in_features, dtype=weight.dtype, device=weight.device)[None]
+    with preserved_random_states(weight.device), torch.no_grad():
+        try:
+            answer = layer(x)
+        except TypeError:  # it wants more than features, such as labels for a margin
+            return False
+        return torch.equal(answer, F.linear(x, weight, layer.bias))
 
 
 def _named_head(model: nn.Module, name: str) -> str:
@@ -223,6 +263,16 @@ def _outermost(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> list[str
 
 def _linears(module: nn.Module) -> list[str]:
     return [name for name, child in module.named_modules() if isinstance(child, nn.Linear)]
+
+
+def _fed_by(model: nn.Module, head: str) -> list[str]:
+    """The last linear layer, where one after a named head takes as many features as it gives."""
+    every = model.named_modules(remove_duplicate=False)  # the head may have a second name
+    linears = [name for name, module in every if isinstance(module, nn.Linear)]
+    later = linears[linears.index(head) + 1 :]
+    width = model.get_submodule(head).out_features
+    is_hidden = any(model.get_submodule(name).in_features == width for name in later)
+    return later[-1:] if is_hidden else []
 
 
 def _twins_of_last(model: nn.Module, linears: list[str]) -> list[str]:

@@ -15,7 +15,7 @@ from avalanche_dlcpa.classifier_scope import ClassifierScope, scope_of
 from avalanche_dlcpa.dual_learner import checked_features
 from avalanche_dlcpa.experiences import classes_of, task_label_of
 from avalanche_dlcpa.model_copy import copy_of
-from avalanche_dlcpa.model_head import detach_head
+from avalanche_dlcpa.model_head import detach_head, expect_plain, find_head
 from avalanche_dlcpa.task_classifiers import TaskClassifiers
 
 PREDICT_WITH = ("own", "mean")
@@ -58,6 +58,8 @@ class SingleTaskModel(DynamicModule):
                 f"Expected `predict_with` to be one of {', '.join(PREDICT_WITH)}, "
                 f"got '{predict_with}'."
             )
+        head = find_head(model, head)
+        expect_plain(model, head)
         self.extractor, start = detach_head(model, head)
         self.predict_with = predict_with
         self.earlier = nn.ModuleList()

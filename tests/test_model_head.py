@@ -110,6 +110,30 @@ def test_a_head_without_bias_gives_classifiers_without():
     assert start.linear(0, [0, 9]).bias is None
 
 
+class Chain(nn.Module):
+    """Linear layers of the given widths, by name and in that order."""
+
+    def __init__(self, widths, **names):
+        super().__init__()
+        for (name, given), width in zip(names.items(), widths, strict=True):
+            setattr(self, name, nn.Linear(given, width))
+
+
+def test_a_hidden_layer_with_the_name_of_a_head_is_not_taken_for_it():
+    hidden = Chain([8, 6, 3], fc=4, between=8, out=6)
+    with pytest.raises(ValueError, match=r"candidates \['fc', 'out'\]: name it, such as head='out"):
+        find_head(hidden)
+    assert find_head(hidden, "out") == "out"
+    assert find_head(Chain([3, 8], fc=4, projector=4)) == "fc"
+
+
+def test_a_head_with_a_second_name_is_found():
+    model = nn.Module()
+    model.body = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))
+    model.fc = model.body[1]
+    assert find_head(model) == "fc"
+
+
 def test_bad_models():
     with pytest.raises(
         ValueError, match="Expected `model` to end in a linear layer, got Sequential"

@@ -206,6 +206,47 @@ def test_a_model_that_does_not_call_its_head_is_refused(user):
             strategy.train(nc_stream().train_stream[0])
 
 
+class CosineLinear(nn.Linear):
+    def forward(self, features):
+        weight = nn.functional.normalize(self.weight)
+        return 10 * nn.functional.linear(nn.functional.normalize(features), weight)
+
+
+class MarginLinear(nn.Linear):
+    def forward(self, features, labels):
+        return super().forward(features) - nn.functional.one_hot(labels, self.out_features)
+
+
+class CastingLinear(nn.Linear):
+    """As timm's: another forward, the same answer."""
+
+    def forward(self, features):
+        return nn.functional.linear(features, self.weight, self.bias)
+
+
+def with_head(kind):
+    model = SmallCNN()
+    model.fc = kind(model.fc.in_features, model.fc.out_features)
+    return model
+
+
+@pytest.mark.parametrize("kind", [CosineLinear, MarginLinear])
+@pytest.mark.parametrize("user", ["DLCPA", "STL", "alignment"])
+def test_a_head_that_is_no_plain_linear_layer_is_refused(user, kind):
+    with pytest.raises(ValueError, match=f"'fc' to be a plain linear layer, got {kind.__name__}"):
+        USERS[user](with_head(kind)).train(nc_stream().train_stream[0])
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_a_head_that_answers_as_a_linear_layer_is_taken(user):
+    USERS[user](with_head(CastingLinear)).train(nc_stream(per_class=8).train_stream[0])
+
+
+def test_gaussian_and_loss_take_features_below_any_head():
+    for user in ("Gaussian", "loss"):
+        USERS[user](with_head(CosineLinear)).train(nc_stream(per_class=8).train_stream[0])
+
+
 def test_whoever_asks_what_a_layer_has_is_answered_where_the_head_stood():
     tap = strategy_of(SmallCNN()).model.plastic.fc
     assert not hasattr(tap, "weight")
