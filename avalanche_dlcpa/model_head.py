@@ -269,10 +269,12 @@ def _fed_by(model: nn.Module, head: str) -> list[str]:
     """The last linear layer, where one after a named head takes as many features as it gives."""
     every = model.named_modules(remove_duplicate=False)  # the head may have a second name
     linears = [name for name, module in every if isinstance(module, nn.Linear)]
-    later = linears[linears.index(head) + 1 :]
-    width = model.get_submodule(head).out_features
-    is_hidden = any(model.get_submodule(name).in_features == width for name in later)
-    return later[-1:] if is_hidden else []
+    later = [model.get_submodule(name) for name in linears[linears.index(head) + 1 :]]
+    own = model.get_submodule(head)
+    takes_its = [layer for layer in later if layer.in_features == own.out_features]
+    # A layer that gives what the head takes may as well come before it.
+    is_hidden = any(layer.out_features != own.in_features for layer in takes_its)
+    return linears[-1:] if is_hidden else []
 
 
 def _twins_of_last(model: nn.Module, linears: list[str]) -> list[str]:
