@@ -157,7 +157,7 @@ def plot_bars(
         The axes.
 
     Raises:
-        ValueError: If there is no value, or one is negative.
+        ValueError: If there is no value, one is negative or infinite, or a deviation has no bar.
 
     Example:
         >>> ax = plot_bars({"EWC": 30.0, "LwF": 20.0}, xlabel="training time (s)")
@@ -165,8 +165,15 @@ def plot_bars(
         [30.0, 20.0]
     """
     lengths = np.array(list(values.values()), dtype=float)
-    if lengths.size == 0 or (lengths < 0).any():
-        raise ValueError(f"Expected `values` to be at least one, none negative, got {values}.")
+    if lengths.size == 0 or (lengths < 0).any() or np.isinf(lengths).any():
+        raise ValueError(
+            f"Expected `values` to be at least one, none negative or infinite, got {values}."
+        )
+    for name in (deviations or {}).keys() - values.keys():
+        raise ValueError(
+            f"Expected `deviations[{name!r}]` to be of a bar, got no bar of this name: there are "
+            f"{', '.join(values)}."
+        )
     if ax is None:
         ax = new_axes(width=5.6, height=0.8 + 0.28 * len(lengths))
     longest = np.nanmax(lengths, initial=0.0)

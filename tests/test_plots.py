@@ -349,14 +349,16 @@ def test_bars_are_the_values_from_the_top_down():
     assert ax.get_xlabel() == "time (s)"
 
 
-@pytest.mark.parametrize("values", [{}, {"EWC": -1.0}])
+@pytest.mark.parametrize("values", [{}, {"EWC": -1.0}, {"EWC": np.inf}])
 def test_bars_refuse_other_input(values):
-    with pytest.raises(ValueError, match="Expected `values` to be at least one, none negative"):
+    with pytest.raises(ValueError, match="to be at least one, none negative or infinite, got"):
         plot_bars(values)
 
 
 def test_deviations_of_no_curve_are_refused_and_unknown_ones_move_no_text():
     with pytest.raises(ValueError, match=r"Expected `deviations\['y'\]` to be of a curve"):
         plot_sensitivity([0.0, 1.0], {"x": [0.1, 0.2]}, deviations={"y": [0.1, 0.1]})
+    with pytest.raises(ValueError, match=r"Expected `deviations\['b'\]` to be of a bar"):
+        plot_bars({"a": 1.0}, deviations={"b": 0.1})
     ax = plot_bars({"a": 1.0}, deviations={"a": float("nan")})
     assert [text.get_position()[0] for text in ax.texts] == [pytest.approx(1.015)]
