@@ -122,6 +122,29 @@ def test_what_the_readme_says_of_the_lab_grid():
     assert (fall > way / 2).all()
 
 
+def test_what_the_readme_says_of_the_runs_that_were_repeated():
+    text = " ".join((ROOT / "README.md").read_text().split())
+    again, skipped = load_results(RESULTS / "again")
+    assert not skipped
+    dirty = [r for r in lab_grid() if r["provenance"]["commit"].endswith("+")]
+    assert {cell_of(r) for r in again} == {cell_of(r) for r in dirty}
+    assert len({r["provenance"]["commit"] for r in again}) == 1
+    found = {}
+    for kind, runs in (("again", again), ("shown", dirty)):
+        for run in runs:
+            pair = [100 * run[scenario]["ACC"] for scenario in ("class_il", "task_il")]
+            found.setdefault((kind, run["method"]), []).append(pair)
+    means = {key: np.mean(pairs, axis=0) for key, pairs in found.items()}
+    methods = {run["method"] for run in again}
+    most = max(abs(means["again", name] - means["shown", name]).max() for name in methods)
+    assert f"the means differ by up to {math.ceil(10 * most) / 10} points" in text
+    lead = means["again", "dlcpa-a"] - means["again", "dlcpa-mocov2"]
+    assert (
+        f"(a), for one, is then {lead[0]:.1f} points ahead of DLCPA with MoCoV2 in Class-IL" in text
+    )
+    assert abs(means["shown", "dlcpa-a"] - means["shown", "dlcpa-mocov2"])[0] < 0.05
+
+
 def best_of_trials():
     """The best Task-IL in percent of each method, with and without the schedule, at lab scale."""
     best = {}
