@@ -460,3 +460,15 @@ def test_what_the_readme_says_of_tiny_imagenet():
     ([der], [dlcpa]) = found["der++"], found["dlcpa-mocov2"]
     assert "DER++ at {:.1f} % of Class-IL and {:.1f} % of Task-IL in the end".format(*der) in text
     assert "and DLCPA with MoCoV2 at {:.1f} and {:.1f} %.".format(*dlcpa) in text
+    ablations = {}
+    for result in results_of("table4", "lab", load_results(RESULTS)[0]):
+        if result["setting"] == "lab-tiny-10" and result["method"] != "dlcpa-mocov2":
+            check_same(result, cell_of(result))
+            pair = [100 * result[scenario]["ACC"] for scenario in ("class_il", "task_il")]
+            ablations[result["method"][-1]] = np.array(pair)
+    said = "; ".join(f"({x}) has {c:.1f} and {t:.1f}" for x, (c, t) in sorted(ablations.items()))
+    assert f"Of the ablations there {said} %." in text
+    leads = dlcpa - np.stack([ablations[letter] for letter in "abcde"])
+    assert (leads > 0).all()
+    assert round(min(leads[:, 1])) == 2
+    assert round(leads[0, 1]) == 5
