@@ -95,16 +95,24 @@ def expect_epochs(train_epochs: Any) -> None:
         raise ValueError(f"Expected `train_epochs` to be at least 1, got {train_epochs!r}.")
 
 
-def expect_averageable(model: nn.Module) -> None:
-    """Refuse parameters whose mean is none of their kind, or which have no values yet."""
+def expect_values(model: nn.Module) -> None:
+    """Refuse parameters that have no values yet."""
     for name, parameter in model.named_parameters():
-        if is_lazy(parameter) or parameter.is_meta:
-            where = "a lazy layer" if is_lazy(parameter) else "the meta device"
-            how = "call it on a mini-batch" if is_lazy(parameter) else "build it on a real one"
-            raise ValueError(
-                f"Expected parameters with values, got '{name}' of {where}: {how} first, then make "
-                "the optimizer."
-            )
+        if is_lazy(parameter):
+            where, how = "a lazy layer", "call it on a mini-batch"
+        elif parameter.is_meta:
+            where, how = "the meta device", "build it on a real one"
+        else:
+            continue
+        raise ValueError(
+            f"Expected parameters with values, got '{name}' of {where}: {how} first, then make "
+            "the optimizer."
+        )
+
+
+def expect_averageable(model: nn.Module) -> None:
+    """Refuse parameters whose mean is none of their kind."""
+    for name, parameter in model.named_parameters():
         if not (parameter.is_floating_point() or parameter.is_complex()):
             raise ValueError(
                 "Expected parameters that can be averaged, got "

@@ -1,9 +1,9 @@
 """Evaluation (Sec. 4.1 of the paper): Task-IL and Class-IL from one pass, as Avalanche metrics.
 
-Class-IL takes the largest of all outputs as the answer, Task-IL the largest among the classes that
-the experience has in training or at evaluation, so that a stream without task labels gives both.
-Where a stream carries task labels, the model is told the task and answers for it alone: that is
-Task-IL, and Class-IL is NaN.
+Class-IL takes the largest of all outputs as the answer, Task-IL the largest among the classes of
+the experience, so that a stream without task labels gives both: those that it was trained on, or
+those of the evaluated data, where these have others. Where a stream carries task labels, the model
+is told the task and answers for it alone: that is Task-IL, and Class-IL is NaN.
 """
 
 import itertools

@@ -232,7 +232,7 @@ def _is_plain(layer: nn.Linear) -> bool:
             answer = layer(x)
         except TypeError:  # it wants more than features, such as labels for a margin
             return False
-        return torch.equal(answer, F.linear(x, weight, layer.bias))
+        return isinstance(answer, Tensor) and torch.equal(answer, F.linear(x, weight, layer.bias))
 
 
 def _named_head(model: nn.Module, name: str) -> str:

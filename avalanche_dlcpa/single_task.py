@@ -24,6 +24,7 @@ from avalanche_dlcpa.arguments import (
     expect_criterion,
     expect_epochs,
     expect_eval_batch_size,
+    expect_values,
 )
 from avalanche_dlcpa.averaging import ParameterAverage
 from avalanche_dlcpa.batch_norm import batch_norms, recalibrate_batch_norm_
@@ -147,6 +148,7 @@ class SingleTaskStrategy(SupervisedTemplate):
         expect_epochs(train_epochs)
         expect_eval_batch_size(eval_mb_size)
         expect_criterion(criterion)
+        expect_values(model)
         if predict_with == "mean":
             expect_averageable(model)
         self._needs_two = bool(batch_norms(model))

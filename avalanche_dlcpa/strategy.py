@@ -28,6 +28,7 @@ from avalanche_dlcpa.arguments import (
     expect_eval_batch_size,
     expect_precision,
     expect_queue,
+    expect_values,
     expect_weight,
 )
 from avalanche_dlcpa.averaging import EMA_DECAY, ParameterAverage
@@ -205,6 +206,7 @@ class DLCPAStrategy(ResumableTemplate):
         expect_choice("classifier_features", classifier_features, ("stable", "plastic"))
         expect_choice("classifier", classifier, ("linear", "gaussian"))
         expect_precision(precision, model)
+        expect_values(model)
         expect_averageable(model)
         expect_weight("supervised_weight", supervised_weight)
         expect_bytes(image_cache_bytes)

@@ -57,6 +57,7 @@ def test_the_next_try_has_them_as_they_were(make, optimizer_class, strategy, arg
     strategy(model=model, optimizer=optimizer, train_mb_size=4)
 
 
+@pytest.mark.parametrize("strategy", [DLCPAStrategy, SingleTaskStrategy])
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -64,8 +65,8 @@ def test_the_next_try_has_them_as_they_were(make, optimizer_class, strategy, arg
         (lambda: torch.nn.Linear(4, 8, device="meta"), r"got '0.weight' of the meta device: build"),
     ],
 )
-def test_a_model_without_values_is_refused(make, message):
+def test_a_model_without_values_is_refused(strategy, make, message):
     model = torch.nn.Sequential(make(), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     optimizer = SGD(model.parameters(), lr=0.1)
     with pytest.raises(ValueError, match=message):
-        DLCPAStrategy(model=model, optimizer=optimizer, train_mb_size=4)
+        strategy(model=model, optimizer=optimizer, train_mb_size=4)

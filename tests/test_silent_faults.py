@@ -217,6 +217,11 @@ class MarginLinear(nn.Linear):
         return super().forward(features) - nn.functional.one_hot(labels, self.out_features)
 
 
+class PairLinear(nn.Linear):
+    def forward(self, features):
+        return super().forward(features), features
+
+
 class CastingLinear(nn.Linear):
     """As timm's: another forward, the same answer."""
 
@@ -230,7 +235,7 @@ def with_head(kind):
     return model
 
 
-@pytest.mark.parametrize("kind", [CosineLinear, MarginLinear])
+@pytest.mark.parametrize("kind", [CosineLinear, MarginLinear, PairLinear])
 @pytest.mark.parametrize("user", ["DLCPA", "STL", "alignment"])
 def test_a_head_that_is_no_plain_linear_layer_is_refused(user, kind):
     with pytest.raises(ValueError, match=f"'fc' to be a plain linear layer, got {kind.__name__}"):
@@ -239,12 +244,12 @@ def test_a_head_that_is_no_plain_linear_layer_is_refused(user, kind):
 
 @pytest.mark.parametrize("user", USERS)
 def test_a_head_that_answers_as_a_linear_layer_is_taken(user):
-    USERS[user](with_head(CastingLinear)).train(nc_stream(per_class=8).train_stream[0])
+    assert_learns(USERS[user](with_head(CastingLinear)), nc_stream(per_class=8).train_stream[0])
 
 
 def test_gaussian_and_loss_take_features_below_any_head():
     for user in ("Gaussian", "loss"):
-        USERS[user](with_head(CosineLinear)).train(nc_stream(per_class=8).train_stream[0])
+        assert_learns(USERS[user](with_head(CosineLinear)), nc_stream(per_class=8).train_stream[0])
 
 
 def test_whoever_asks_what_a_layer_has_is_answered_where_the_head_stood():
