@@ -1,8 +1,9 @@
 """What `benchmarks.tune` tries, on the validation split: setting -> method -> grids.
 
-At the lab scale of the comparison (`lab-cifar100-10`), every method has eight combinations, and
-with twice the images a class (`lab-cifar100`) four, all with the schedule of DLCPA, whose
-learning rates fall to a tenth for the last epoch of a task. DLCPA with the crops and the queue of
+At the lab scale of the comparison (`lab-cifar100-10`), every method has eight combinations, those
+whose best lay on the edge of them, but for DLCPA and its ablations, eight more beyond it, and with
+twice the images a class (`lab-cifar100`) four, all with the schedule of DLCPA, whose learning rates
+fall to a tenth for the last epoch of a task. DLCPA with the crops and the queue of
 the authors' runs (`lab-cifar100-10-small-crops`) has eight, too. On digits all have that schedule,
 and at the scale of the paper that of the authors' runs.
 DLCPA's weight of the supervised loss is searched on digits, and the paper's elsewhere.
@@ -89,6 +90,8 @@ def _lab_dlcpa(queue_size: int) -> dict[str, list[Grid]]:
 
 
 _RATES = [0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2]
+_EWC: Grid = {"lr": [0.05, 0.1], "strength": [0.001, 0.01, 0.1, 1.0]}
+_LWF: Grid = {"lr": [0.02, 0.05], "strength": [1.0, 3.0, 10.0, 30.0]}
 _LAB = {
     **{
         name: [{"lr": _RATES}]
@@ -107,18 +110,32 @@ _LAB = {
     "stl-me-finetuned": [
         {"lr": [0.03, 0.1], "finetune_lr": [0.02, 0.1]},
         {"lr": [0.05, 0.2], "finetune_lr": [0.02, 0.05]},
+        {"lr": [0.03, 0.05, 0.07], "finetune_lr": [0.005, 0.01]},
+        {"lr": [0.07], "finetune_lr": [0.02, 0.05]},
     ],
-    "gem": [{"lr": [0.02, 0.03, 0.05, 0.1], "memory_strength": [0.0, 0.5]}],
+    "gem": [
+        {"lr": [0.02, 0.03, 0.05, 0.1], "memory_strength": [0.0, 0.5]},
+        {"lr": [0.05, 0.1, 0.2], "memory_strength": [1.0, 2.0]},
+        {"lr": [0.14, 0.2], "memory_strength": [0.5]},
+    ],
     "der": [{"lr": [0.02, 0.05], "alpha": [0.03, 0.1, 0.2, 0.5]}],
-    "der++": [{"lr": [0.02, 0.05], "alpha": [0.1], "beta": [0.5, 1.0, 2.0, 4.0]}],
-    **{
-        name: [{"lr": [0.05, 0.1], "strength": [0.001, 0.01, 0.1, 1.0]}]
-        for name in ("ewc", "ewc-heads", "mas", "si")
-    },
-    **{
-        name: [{"lr": [0.02, 0.05], "strength": [1.0, 3.0, 10.0, 30.0]}]
-        for name in ("lwf", "lwf-heads")
-    },
+    "der++": [
+        {"lr": [0.02, 0.05], "alpha": [0.1], "beta": [0.5, 1.0, 2.0, 4.0]},
+        {"lr": [0.07, 0.1], "alpha": [0.1], "beta": [0.5, 1.0, 2.0]},
+        {"lr": [0.05], "alpha": [0.05, 0.2], "beta": [1.0]},
+    ],
+    **{name: [_EWC] for name in ("ewc-heads", "mas", "si")},
+    "ewc": [
+        _EWC,
+        {"lr": [0.03, 0.07], "strength": [0.001, 0.01, 0.1]},
+        {"lr": [0.05], "strength": [0.0001, 10.0]},
+    ],
+    "lwf-heads": [_LWF],
+    "lwf": [
+        _LWF,
+        {"lr": [0.07, 0.1], "strength": [1.0, 3.0, 10.0]},
+        {"lr": [0.05, 0.07], "strength": [0.3]},
+    ],
     "packnet": [{"lr": [0.03, 0.05, 0.1, 0.2], "post_prune_share": [0.2, 0.4]}],
 }
 
