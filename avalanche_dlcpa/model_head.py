@@ -201,7 +201,7 @@ def find_head(model: nn.Module, name: str | None = None) -> str:
 
 
 def expect_plain(model: nn.Module, name: str) -> None:
-    """Refuse a head that is no plain linear layer, such as a cosine one that is a subclass.
+    """Refuse a head that is no plain linear layer, such as a cosine or a weight-normed one.
 
     Whoever computes with its weights alone, or puts plain classifiers in its place, would learn
     something else.
@@ -211,10 +211,20 @@ def expect_plain(model: nn.Module, name: str) -> None:
         name: Name of its head, see `find_head`.
 
     Raises:
-        ValueError: A linear layer in it answers otherwise than by its weight and bias.
+        ValueError: A linear layer in it answers otherwise than by its weight and bias, or computes
+            its weight from other parameters.
     """
     for layer in model.get_submodule(name).modules():
-        if isinstance(layer, nn.Linear) and not _is_plain(layer):
+        if not isinstance(layer, nn.Linear):
+            continue
+        own = dict(layer.named_parameters(recurse=False))
+        if "weight" not in own:  # torch's weight norm, spectral norm or pruning
+            raise ValueError(
+                f"Expected the head '{name}' to be a plain linear layer, got a weight computed "
+                "from other parameters, as weight norm and pruning do, which would be left out: "
+                "take that off the head first, or name another `head`."
+            )
+        if not _is_plain(layer):
             raise ValueError(
                 f"Expected the head '{name}' to be a plain linear layer, got "
                 f"{type(layer).__name__} with a forward of its own, which would be left out: end "

@@ -41,6 +41,7 @@ from helpers import (
 from PIL import Image
 from torch import nn
 from torch.nn import CrossEntropyLoss, NLLLoss
+from torch.nn.utils import prune
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ConstantLR, LambdaLR, StepLR
 from torch.utils.data import Dataset
@@ -240,6 +241,23 @@ def with_head(kind):
 def test_a_head_that_is_no_plain_linear_layer_is_refused(user, kind):
     with pytest.raises(ValueError, match=f"'fc' to be a plain linear layer, got {kind.__name__}"):
         USERS[user](with_head(kind)).train(nc_stream().train_stream[0])
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        nn.utils.parametrizations.weight_norm,
+        nn.utils.spectral_norm,
+        lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
+    ],
+    ids=["weight norm", "spectral norm", "pruning"],
+)
+@pytest.mark.parametrize("user", ["DLCPA", "STL", "alignment"])
+def test_a_head_whose_weight_is_computed_is_refused(user, wrapped):
+    model = with_head(nn.Linear)
+    wrapped(model.fc)
+    with pytest.raises(ValueError, match="'fc' to be a plain linear layer, got a weight computed"):
+        USERS[user](model).train(nc_stream().train_stream[0])
 
 
 @pytest.mark.parametrize("user", USERS)
