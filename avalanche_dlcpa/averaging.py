@@ -131,7 +131,7 @@ class ParameterAverage:
             wide = self._previous if is_narrow else self.average
             exponential_average_(wide, source, decay=self.ema_decay)
             if is_narrow:
-                torch._foreach_copy_(self.average, self._previous)
+                self._round_()
         else:
             torch._foreach_copy_(self.average, list(source))
 
@@ -144,10 +144,18 @@ class ParameterAverage:
         """
         if self.update == "cumulative":
             cumulative_average_(self._previous, self._previous, source, self._t)
-            torch._foreach_copy_(self.average, self._previous)
+            self._round_()
         elif self.update == "copy":
             self.update_(source)
         self._begun = False
+
+    def _round_(self) -> None:
+        """Give the averaged parameters the values of the wide mean.
+
+        One by one: on a GPU torch 2.6 takes all targets of a foreach for the dtype of the first.
+        """
+        for mean, wide in zip(self.average, self._previous, strict=True):
+            mean.copy_(wide)
 
     def state_dict(self) -> dict[str, Any]:
         """The snapshot and where in an experience the average is; not the average itself."""

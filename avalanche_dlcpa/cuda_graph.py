@@ -197,7 +197,10 @@ class StepGraph:
     def _forget_capture(self) -> None:
         self._replay, self._num_warm = None, self.warm_up_iterations - 1
         if self.num_replays < self.min_replays:
-            self._give_up(f"learning rates or the like change within {self.min_replays} iterations")
+            self._give_up(
+                "learning rates, what a layer keeps or the like change within "
+                f"{self.min_replays} iterations"
+            )
 
     def _capture(self, fixed: Any) -> None:
         try:

@@ -13,8 +13,10 @@ from avalanche.evaluation import PluginMetric
 from avalanche.training.plugins import EvaluationPlugin
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from avalanche_dlcpa.arguments import is_plain, plain_options
+from avalanche_dlcpa.layer_states import OF_ANY_MODULE
 from avalanche_dlcpa.self_supervised import HEADS, SelfSupervisedHead
 
 # Hooks and methods that Avalanche calls from the start of a forward pass on.
@@ -83,6 +85,8 @@ def _about_optimizer(optimizer: Optimizer) -> str | None:
         return f"{type(optimizer).__name__} may count on the host: pass capturable=True if it can"
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         return f"a hook acts in each step of {type(optimizer).__name__}"
+    if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
+        return "a hook acts in each step of all optimizers"
     return None
 
 
@@ -127,8 +131,10 @@ def what_stays(strategy: Any, *optimizers: Optimizer) -> Callable[[], list[Any]]
     parts = _parts(strategy)
     modules = [module for part in parts for module in part.modules()]
     parameters = [parameter for part in parts for parameter in part.parameters()]
-    buffers = [buffer for part in parts for buffer in part.buffers()]
     options = [(m, name) for m in modules for name in _LAYER_OPTIONS if hasattr(m, name)]
+    of_users = [module for module in modules if not type(module).__module__.startswith("torch.nn.")]
+    if not isinstance(strategy._criterion, nn.Module):
+        of_users.append(strategy._criterion)
 
     def fixed() -> list[Any]:
         groups = [group for o in (strategy.optimizer, *optimizers) for group in o.param_groups]
@@ -143,7 +149,10 @@ def what_stays(strategy: Any, *optimizers: Optimizer) -> Callable[[], list[Any]]
             *(parameter.requires_grad for parameter in parameters),
             *(module.training for module in modules),
             *(getattr(module, name) for module, name in options),
-            *(tensor.data_ptr() for tensor in (*parameters, *buffers, *_states(strategy))),
+            *(_place(tensor) for tensor in (*parameters, *_states(strategy))),
+            # looked up anew, as some put another tensor in the place of a buffer
+            *(_place(buffer) for m in modules for buffer in m._buffers.values()),
+            *map(_kept_by, of_users),
         ]
 
     return fixed
@@ -152,7 +161,8 @@ def what_stays(strategy: Any, *optimizers: Optimizer) -> Callable[[], list[Any]]
 def on_host(strategy: Any) -> Callable[[], list[Any]]:
     """What an iteration may change on the host, where no replay would, as a function to be asked.
 
-    States of random generators, and plain attributes of model, head and criterion.
+    States of random generators, the global ones and those that model, head and criterion hold, and
+    their plain attributes.
 
     Args:
         strategy: A `DLCPAStrategy`.
@@ -165,14 +175,37 @@ def on_host(strategy: Any) -> Callable[[], list[Any]]:
         found = [random.getstate(), *(np.asarray(part).tobytes() for part in np.random.get_state())]
         if strategy.device.type != "cpu":  # whose own generator it is
             found.append(torch.get_rng_state().numpy().tobytes())
+        held = [vars(one) for one in objects if hasattr(one, "__dict__")]
+        own = [value for attributes in held for value in attributes.values() if _is_of_host(value)]
+        found += [generator.get_state().numpy().tobytes() for generator in own]
         plain = [
-            {name: value for name, value in vars(one).items() if is_plain(value)}
-            for one in objects
-            if hasattr(one, "__dict__")
+            {name: value for name, value in attributes.items() if is_plain(value)}
+            for attributes in held
         ]
         return [*found, *plain]
 
     return state
+
+
+def _is_of_host(value: Any) -> bool:
+    """Whether it is a generator of torch's whose numbers no graph would draw."""
+    return isinstance(value, torch.Generator) and value.device.type == "cpu"
+
+
+def _kept_by(owner: Any) -> dict[str, Any]:
+    """Numbers and words that an object of a user's class keeps, and where its tensors lie."""
+    return {
+        name: _place(value) if isinstance(value, Tensor) else value
+        for name, value in getattr(owner, "__dict__", {}).items()
+        if name not in OF_ANY_MODULE and (isinstance(value, Tensor) or is_plain(value))
+    }
+
+
+def _place(tensor: Tensor | None) -> int | None:
+    """Where a tensor lies; one that is sparse, in several pieces, is known by itself."""
+    if tensor is None:
+        return None
+    return tensor.data_ptr() if tensor.layout is torch.strided else id(tensor)
 
 
 def _states(strategy: Any) -> list[Tensor]:

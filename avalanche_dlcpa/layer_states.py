@@ -12,7 +12,7 @@ from torch import nn
 
 from avalanche_dlcpa.snapshot import NoPlainStateError, capture, restore
 
-_OF_ANY_MODULE = frozenset(vars(nn.Module())) - {"training"}  # tensors, layers and hooks
+OF_ANY_MODULE = frozenset(vars(nn.Module())) - {"training"}  # tensors, layers and hooks
 
 
 def layer_states(module: nn.Module) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def set_layer_states_(module: nn.Module, states: dict[str, Any]) -> None:
 
 def is_kept(name: str) -> bool:
     """Whether an attribute is one that a checkpoint may set, whatever its file says."""
-    return not name.startswith("__") and name not in _OF_ANY_MODULE
+    return not name.startswith("__") and name not in OF_ANY_MODULE
 
 
 def _attributes_of(layer: nn.Module) -> dict[str, Any]:

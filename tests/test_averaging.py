@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from avalanche_dlcpa.averaging import (
     ParameterAverage,
@@ -127,6 +128,33 @@ def test_an_exponential_average_of_bfloat16_parameters_moves():
     for _ in range(700):  # each step is below the distance to the next bfloat16
         average.update_(source)
     assert stable[0].item() == pytest.approx(1.5 - 0.5 * 0.999**700, abs=0.004)
+
+
+class CopiesAtOnce(TorchDispatchMode):
+    """The dtypes that each foreach copies to."""
+
+    def __init__(self):
+        super().__init__()
+        self.targets = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket is torch.ops.aten._foreach_copy_:
+            self.targets.append({tensor.dtype for tensor in args[0]})
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("update", ["cumulative", "ema"])
+def test_parameters_of_two_dtypes_are_not_copied_to_at_once(update):
+    """CUDA in torch 2.6 would take them all for the first one's (its issue 173383)."""
+    dtypes = (torch.bfloat16, torch.float32)
+    stable, source = ([torch.full((1,), x, dtype=d) for d in dtypes] for x in (1.0, 2.0))
+    average = ParameterAverage(stable, update=update, ema_decay=0.5)
+    with CopiesAtOnce() as copies:
+        average.begin(1)
+        average.update_(source)
+        average.end(source)
+    assert [mean.item() for mean in stable] == [1.5, 1.5]
+    assert all(len(dtypes) == 1 for dtypes in copies.targets)
 
 
 @given(

@@ -38,6 +38,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.optim import SGD, Adagrad, Adam
 from torch.optim.lr_scheduler import MultiStepLR, StepLR
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from avalanche_dlcpa import DLCPAStrategy, PaperViews, cuda_graph
 from avalanche_dlcpa.classifier_scope import scope_of
@@ -213,10 +214,14 @@ def test_a_learning_rate_that_always_changes_ends_the_graph(graphs, log):
         lambda strategy: moved(strategy.model.stable.norm.running_mean),
         lambda strategy: setattr(strategy, "precision", "bf16"),
         lambda strategy: setattr(strategy, "classifier_features", "plastic"),
+        lambda strategy: setattr(strategy.model.plastic, "slope", 0.5),
+        lambda strategy: setattr(strategy.model.plastic, "mask", torch.ones(3)),
+        lambda strategy: replaced(strategy.model.stable.norm, "running_mean"),
     ],
     ids=[
         *("weight", "temperature", "frozen layer", "frozen statistics", "momentum", "optimizer"),
         *("moved weights", "moved statistics", "precision", "classifier features"),
+        *("number of a layer", "tensor of a layer", "replaced statistics"),
     ],
 )
 def test_what_a_graph_holds_fixed_may_change_at_an_epoch(graphs, change):
@@ -230,6 +235,21 @@ def test_what_a_graph_holds_fixed_may_change_at_an_epoch(graphs, change):
 
 def moved(tensor):
     tensor.data = tensor.data.clone()
+
+
+def replaced(module, name):
+    setattr(module, name, getattr(module, name).clone())
+
+
+def test_a_sparse_buffer_has_its_place():
+    model = SmallCNN()
+    model.register_buffer("neighbours", torch.eye(3).to_sparse())
+    strategy = strategy_of(model)
+    fixed = what_stays(strategy)
+    before = fixed()
+    assert fixed() == before
+    strategy.model.plastic.neighbours = torch.eye(3).to_sparse()
+    assert fixed() != before
 
 
 def test_a_learning_rate_in_a_tensor_that_changes_in_place_is_noticed():
@@ -329,6 +349,29 @@ class Counting(nn.CrossEntropyLoss):
         return (1 + self.calls / 100) * super().forward(logits, targets)
 
 
+class Remembering(nn.CrossEntropyLoss):
+    """A loss beside a running mean, which each step puts in the place of the one before."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, logits, targets):
+        loss = super().forward(logits, targets)
+        self.mean = 0.9 * self.mean + 0.1 * loss.detach()
+        return loss / (1 + self.mean)
+
+
+def test_a_tensor_that_each_step_replaces_ends_the_graph(graphs, log):
+    """Each replay would read the one that was there when the step was captured."""
+    plain, expected, _ = trained(cuda_graph=False, ssl=None, criterion=Remembering())
+    graphed, metrics, seen = trained(cuda_graph=True, ssl=None, criterion=Remembering())
+    assert metrics == expected
+    assert_same_state(state_of(graphed.model), state_of(plain.model))
+    assert {graph.num_replays for graph in seen} == {0, 1}  # the first reads what it shall
+    assert "what a layer keeps or the like change within 8 iterations" in log.text
+
+
 class Drawing(SmallCNN):
     """A network that leaves out its noise at random, as the host draws."""
 
@@ -340,14 +383,27 @@ class Drawing(SmallCNN):
         return super().forward(x + 0.1 if self.draw() < 0.5 else x)
 
 
+class DrawingByItself(SmallCNN):
+    """The same, of a generator of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(0)
+
+    def forward(self, x):
+        is_noisy = torch.rand((), generator=self.generator) < 0.5
+        return super().forward(x + 0.1 if is_noisy else x)
+
+
 @pytest.mark.parametrize(
     ("make_model", "criterion"),
     [
+        (DrawingByItself, nn.CrossEntropyLoss),
         (lambda: Drawing(random.random), nn.CrossEntropyLoss),
         (lambda: Drawing(np.random.rand), nn.CrossEntropyLoss),
         (SmallCNN, Counting),
     ],
-    ids=["Python", "NumPy", "counts"],
+    ids=["own generator", "Python", "NumPy", "counts"],
 )
 def test_what_draws_or_counts_on_the_host_is_not_captured(graphs, log, make_model, criterion):
     def weights(*, cuda_graph):
@@ -421,6 +477,16 @@ def test_optimizers_that_a_graph_may_freeze_are_not_graphed(graphs, log, make, r
 def hooked(optimizer):
     optimizer.register_step_post_hook(lambda *_: None)
     return optimizer
+
+
+def test_a_hook_on_all_optimizers_is_heard(graphs, log):
+    handle = register_optimizer_step_post_hook(lambda *_: None)
+    try:
+        _, _, seen = trained(cuda_graph=True)
+    finally:
+        handle.remove()
+    assert set(seen) == {None}
+    assert "a hook acts in each step of all optimizers" in log.text
 
 
 @pytest.mark.parametrize("hook", HOOKS_AMID)

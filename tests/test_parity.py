@@ -38,6 +38,7 @@ class Playback(SupervisedPlugin):
     def __init__(self, recording):
         super().__init__()
         self.recording, self.task, self.step = recording, -1, 0
+        self.num_replays = []
 
     def before_training_exp(self, strategy, **kwargs):
         self.task, self.step = self.task + 1, 0
@@ -47,6 +48,10 @@ class Playback(SupervisedPlugin):
     def before_training_iteration(self, strategy, **kwargs):
         labels = self.recording.tensor(f"task{self.task}/labels")[self.step]
         strategy.mbatch[1] = labels.to(strategy.device)
+
+    def after_training_epoch(self, strategy, **kwargs):
+        graph = strategy._graph
+        self.num_replays.append(None if graph is None else graph.num_replays)
 
     def views(self, x):
         view1 = self.recording.tensor(f"task{self.task}/view1")[self.step]
@@ -90,6 +95,32 @@ def recorded_strategy(name, head, average_source, **options):
     else:
         head.momentum_encoder.load_state_dict(recording.state("init/momentum"))
     return recording, strategy
+
+
+def replay_soon(monkeypatch):
+    """Else an epoch of 4 iterations is over before there is a graph to speak of."""
+    monkeypatch.setattr(cuda_graph.StepGraph, "warm_up_iterations", 2)  # the first is watched
+    monkeypatch.setattr(cuda_graph.StepGraph, "min_replays", 0)
+
+
+def num_replays_of(strategy):
+    """Of each epoch; the learning rate changes at the second, and one iteration warms up again."""
+    [counts] = [p.num_replays for p in strategy.plugins if isinstance(p, Playback)]
+    return counts
+
+
+REPLAYED = 2 * [2, 3]
+
+
+def without_tf32():
+    """Convolutions of cuDNN in full precision; `flags` would switch cuDNN off by default."""
+    return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+
+
+def test_full_precision_is_one_of_cudnn():
+    with without_tf32():
+        assert torch.backends.cudnn.enabled
+        assert not torch.backends.cudnn.allow_tf32
 
 
 def two_tasks():
@@ -153,8 +184,7 @@ def test_training_follows_the_recorded_weights(name, head, average_source, path,
     backend = OnStaticTensors()
     if path == "graph":
         monkeypatch.setitem(cuda_graph.BACKENDS, "cpu", lambda device: backend)
-        monkeypatch.setattr(cuda_graph.StepGraph, "warm_up_iterations", 1)
-        monkeypatch.setattr(cuda_graph.StepGraph, "min_replays", 0)
+        replay_soon(monkeypatch)
     options = {"image_cache_bytes": 0} if path == "avalanche's loader" else {}
     recording, strategy = recorded_strategy(name, head(), average_source, **options)
     if path == "channels last":
@@ -162,14 +192,19 @@ def test_training_follows_the_recorded_weights(name, head, average_source, path,
         strategy.ssl.to(memory_format=torch.channels_last)
     assert_follows(recording, strategy)
     assert backend.num_captures == (4 if path == "graph" else 0)  # the learning rate changes
+    assert num_replays_of(strategy) == (REPLAYED if path == "graph" else 4 * [None])
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("cuda_graph", [False, True])
+@pytest.mark.parametrize("is_graph", [False, True])
 @with_each_head
-def test_training_on_a_gpu_follows_the_recorded_weights(name, head, average_source, cuda_graph):
+def test_training_on_a_gpu_follows_the_recorded_weights(
+    name, head, average_source, is_graph, monkeypatch
+):
     """Without TF32, whose convolutions are right to a thousandth."""
-    options = {"device": "cuda", "cuda_graph": cuda_graph}
+    replay_soon(monkeypatch)
+    options = {"device": "cuda", "cuda_graph": is_graph}
     recording, strategy = recorded_strategy(name, head(), average_source, **options)
-    with torch.backends.cudnn.flags(allow_tf32=False):
+    with without_tf32():
         assert_follows(recording, strategy)
+    assert num_replays_of(strategy) == (REPLAYED if is_graph else 4 * [None])
