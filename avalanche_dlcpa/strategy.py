@@ -623,9 +623,12 @@ class DLCPAStrategy(ResumableTemplate):
         super()._write(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Be ready for Avalanche's `save_checkpoint`, which pickles the whole strategy."""
+        """Be ready for Avalanche's `save_checkpoint`, which pickles the whole strategy.
+
+        A copy has no graph, which cannot be copied, and goes on without.
+        """
         let_dill_find(self.optimizer)
-        return super().__getstate__()
+        return {**super().__getstate__(), "_graph": None}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that training changes, as tensors, numbers and strings in nested dicts."""

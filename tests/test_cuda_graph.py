@@ -8,6 +8,7 @@ import copy
 import io
 import logging
 import random
+import threading
 from typing import NamedTuple
 
 import numpy as np
@@ -250,6 +251,38 @@ def test_a_sparse_buffer_has_its_place():
     assert fixed() == before
     strategy.model.plastic.neighbours = torch.eye(3).to_sparse()
     assert fixed() != before
+
+
+class Held:
+    def __init__(self, run):
+        self.run, self.lock = run, threading.Lock()
+
+    def __call__(self):
+        return self.run()
+
+
+class OfNoCopy(OnStaticTensors):
+    """Its replays can be pickled as little as those of CUDA."""
+
+    def capture(self, run):
+        return Held(super().capture(run))
+
+
+def test_a_strategy_is_copied_in_the_middle_of_an_experience(monkeypatch):
+    monkeypatch.setitem(cuda_graph.BACKENDS, "cpu", lambda device: OfNoCopy())
+    copies = []
+
+    def take(strategy):
+        if strategy._graph.num_replays:
+            copies.append(copy.deepcopy(strategy))
+
+    strategy, _, seen = trained(cuda_graph=True, plugins=[Probe(after_training_epoch=take)])
+    assert max(graph.num_captures for graph in seen) > 0
+    assert copies
+    last = copies[-1]
+    assert last._graph is None
+    expected = state_of(strategy.model.plastic)
+    assert_same_state(state_of(last.model.plastic), expected)  # of the last epoch
 
 
 def test_a_learning_rate_in_a_tensor_that_changes_in_place_is_noticed():
