@@ -65,9 +65,9 @@ def experiment_pictures(
                 continue
             if draw is not None:
                 drawn[f"{experiment.title}: {SETTINGS[setting].title}"] = draw(runs)
-            elif any(measure_of(runs, scenario, "ACC") for scenario in scenarios):
+            elif judged := _judged(runs, [x for x in SCENARIOS if x in scenarios]):
                 title = f"Accuracy over experiences: {SETTINGS[setting].title}"
-                drawn[title] = curves_figure(runs, [x for x in SCENARIOS if x in scenarios])
+                drawn[title] = curves_figure(runs, judged)
     return [
         _save(figure, folder, f"{name}_{scale}_{number}", caption)
         for number, (caption, figure) in enumerate(drawn.items(), start=1)
@@ -84,7 +84,7 @@ def setting_pictures(setting: str, results: Sequence[Result], folder: Path) -> l
     title = SETTINGS[setting].title
     unchanged = [result for result in results if not result["changes"]]
     chosen = unchanged if unchanged and len(by_method(results)) > MOST_CURVES else results
-    curves = curves_figure(chosen, list(SCENARIOS))
+    curves = curves_figure(chosen, _judged(chosen, SCENARIOS))
     if len(chosen) < len(results):
         curves.supxlabel("Without runs with changes, which are in the table.", fontsize=9)
     pictures = {"accuracies": (f"Mean accuracy over the tasks learned: {title}", curves)}
@@ -127,6 +127,11 @@ def curves_figure(results: Sequence[Result], scenarios: Sequence[str]) -> Figure
         _begin_at_zero(axes)
     _share_legend(figure, panels)
     return figure
+
+
+def _judged(results: Sequence[Result], scenarios: Iterable[str]) -> list[str]:
+    """Those of the scenarios in which any of the results has accuracies."""
+    return [scenario for scenario in scenarios if measure_of(results, scenario, "ACC")]
 
 
 def _looks(cells: Iterable[Cell]) -> list[dict[str, Any]]:
@@ -193,7 +198,7 @@ def matrices_figure(runs: Sequence[Result]) -> Figure:
 
     Without Class-IL, those of Task-IL.
     """
-    scenarios = [scenario for scenario in SCENARIOS if measure_of(runs, scenario, "ACC")]
+    scenarios = _judged(runs, SCENARIOS)
     num_rows = len(scenarios)
     size = min(5.4, 2.4 + 0.35 * runs[0]["num_experiences"])
     figure = Figure(figsize=(2 * (size + 0.9), num_rows * size), layout="constrained")
@@ -310,6 +315,7 @@ def sensitivity_figure(results: Sequence[Result]) -> Figure:
             xlabel="weight of the supervised loss, λ",
         )
         axes.set_title(SETTINGS[setting].title, fontsize=10)
+        _begin_at_zero(axes)
     _share_legend(figure, panels)
     return figure
 

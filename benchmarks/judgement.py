@@ -151,6 +151,12 @@ def _expect_sound_matrix(scenario: str, found: dict[str, Any], num_tasks: int) -
         raise ValueError(
             f"Expected an accuracy_matrix of {num_tasks} tasks in {scenario}, got {matrix.shape}."
         )
+    undefined = np.isnan(matrix[-1])
+    if undefined.any() and (scenario == "task_il" or not undefined.all()):
+        raise ValueError(
+            f"Expected the last row of the accuracy_matrix in {scenario} to be numbers, got "
+            f"{found['accuracy_matrix'][-1]}: every method is judged on all tasks in the end."
+        )
     for name in ("ACC", "BWT", "accuracy_over_experiences"):
         own, said = (np.array(one.get(name, []), dtype=float) for one in (expected, found))
         follows = own.shape == said.shape and np.allclose(

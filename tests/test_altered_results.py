@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from synthetic_results import make_result
+from synthetic_results import lower_triangle, make_result
 
 from benchmarks import (
     building,
@@ -39,6 +39,10 @@ from benchmarks.without_runs import skipped_data
 
 TWIN = "digits-cifar100-5"
 CELL = Cell("naive", "digits")
+
+
+UNDEFINED = np.full((5, 5), math.nan)
+LAST_HALF = lower_triangle("digits", 0.5, [0.5, 0.5, 0.5, math.nan, 0.5])
 
 
 def sound(**other):
@@ -104,6 +108,14 @@ ALTERED = {
     "matrix of others": (
         altered("task_il", "accuracy_matrix", value=[[0.5]]),
         "Expected an accuracy_matrix of 5 tasks in task_il",
+    ),
+    "nothing in the end": (
+        sound(class_il=UNDEFINED, task_il=UNDEFINED),
+        "Expected the last row of the accuracy_matrix in task_il to be numbers, got .None",
+    ),
+    "half of Class-IL in the end": (
+        sound(class_il=LAST_HALF),
+        "Expected the last row of the accuracy_matrix in class_il to be numbers, got .0.5",
     ),
     "ACC": (
         altered("class_il", "ACC", value=0.9),

@@ -163,6 +163,15 @@ def test_a_method_without_class_il_has_no_confusion():
     assert np.allclose(lines.lines[0].get_ydata(), 90)
 
 
+def test_no_panel_is_empty_where_nothing_has_class_il(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "_save", lambda figure, *words: drawn.append(figure))
+    run = make_result("packnet", "lab-tiny-10", class_il=np.full((10, 10), NAN))
+    experiment_pictures("table8", "lab", [run], tmp_path)
+    setting_pictures("lab-tiny-10", [run], tmp_path)
+    assert [[ax.get_title() for ax in panels(figure)] for figure in drawn] == [["Task-IL"]] * 2
+
+
 @pytest.mark.parametrize("setting", ["digits", "lab-tiny-10", "lab-cifar100-20"])
 def test_over_time_has_a_column_a_method_and_a_line_a_task(setting):
     results = [make_result("der++", setting, class_il=0.8), make_result("dlcpa-mocov2", setting)]
@@ -221,6 +230,7 @@ def test_sensitivity_of_one_seed_has_no_whiskers_and_none_in_its_legend():
     (axes,) = panels(figure)
     assert [bars.has_yerr for bars in axes.containers] == [False, False]
     assert legend(figure) == ["Class-IL", "Task-IL"]
+    assert axes.get_ylim() == pytest.approx((0, 1.07 * 75))  # no marker on the edge
 
 
 def test_linear_probe_is_the_mean_over_seeds():
