@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import json
-import math
 import re
 import subprocess
 from pathlib import Path
@@ -67,82 +66,76 @@ NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight
 
 def test_what_the_readme_says_of_the_lab_grid():
     text = " ".join((ROOT / "README.md").read_text().split())
-    assert "leads the exemplar-free methods of one network in both scenarios" in text
-    assert "it falls by four points in both scenarios, more than half of the way to (d)" in text
     found = {}
     for result in lab_grid():
         name = ", ".join([result["method"], *result["changes"]])
         pair = [100 * result[scenario]["ACC"] for scenario in ("class_il", "task_il")]
         found.setdefault(name, []).append(pair)
     means = {name: np.mean(pairs, axis=0) for name, pairs in found.items()}
+    deviations = {name: np.std(pairs, axis=0, ddof=1) for name, pairs in found.items()}
     simclr, *others = (means[f"dlcpa-{ssl}"] for ssl in ("simclr", "mocov2", "byol"))
+    mocov2, byol = others
     ablations = {letter: means[f"dlcpa-{letter}"] for letter in "abcde"}
+
+    assert "leads the exemplar-free methods of one network in Task-IL, by less than a point" in text
+    assert "in Class-IL it is level with (c), which is an ablation" in text
     leads = simclr - np.max([*ablations.values(), *others], axis=0)
-    assert (leads > 0).all()
-    assert leads[0] < np.std(found["dlcpa-c"], axis=0, ddof=1)[0]
+    assert 0.5 < leads[1] < 1
+    assert abs(leads[0]) < deviations["dlcpa-c"][0]
     free = [means[name] for name in ("stl-me", "naive", "ewc", "lwf", "lwf, lr, strength")]
     gap = np.min([simclr, *others], axis=0) - np.max(free, axis=0)
     assert (
-        "the other exemplar-free methods of one network are almost "
-        f"{NUMBERS[math.ceil(gap[0])]} points of Class-IL and more than {NUMBERS[int(gap[1])]} of "
+        f"methods of one network are more than {NUMBERS[int(gap[0])]} points of Class-IL and more "
+        f"than {NUMBERS[int(gap[1])]} of Task-IL behind DLCPA with any of the three losses"
     ) in text
-    before = means["lwf, lr, strength"][1]
-    assert f"and has {means['lwf'][1]:.0f} % of Task-IL after ten; with the" in text
-    assert f"without the schedule, 0.02 and 10, it has {before:.0f} %." in text
+    assert "is a point ahead of it in Class-IL and almost five in Task-IL" in text
     ahead = means["stl"] - simclr
-    assert ahead[1] > 2
-    assert abs(ahead[0]) < np.std(found["stl"], axis=0, ddof=1)[0]
+    assert round(ahead[0]) == 1
+    assert 4.5 < ahead[1] < 5
+    assert ahead[0] > deviations["stl"][0]
+    assert "within a point of (a) and (b) in Class-IL and less than two points ahead of" in text
+    for other in others:
+        ahead_of = np.stack([other - ablations[letter] for letter in "ab"])
+        assert (abs(ahead_of[:, 0]) < 1).all()
+        assert (ahead_of[:, 1] > 0).all()
+        assert (ahead_of[:, 1] < 2).all()
+        assert (other < ablations["c"]).all()
+    assert "(e) is three and four points behind (a), (d) five and seven" in text
+    behind = np.stack([ablations["a"] - ablations[letter] for letter in "ed"])
+    assert behind.round().tolist() == [[3, 4], [5, 7]]
+
     joint = means.pop("joint")
     assert means["stl"][1] == max(mean[1] for mean in means.values())
     assert (joint > np.max(list(means.values()), axis=0)).all()
     assert f"(Joint has {joint[1]:.0f} %)" in text
-    behind = np.stack([ablations["a"] - ablations[letter] for letter in "ed"])
-    assert behind.round().tolist() == [[2, 3], [4, 5]]
-    for other in others:
-        ahead_of = np.stack([other - ablations[letter] for letter in "ab"])
-        assert (abs(ahead_of[:, 0]) < 0.5).all()
-        assert (ahead_of[:, 1] > 0).all()
-        assert (ahead_of[:, 1] < 2).all()
-        assert abs(other[1] - ablations["c"][1]) < 1
-        assert other[0] < ablations["c"][0]
-    deviation = np.std(found["der++"], axis=0, ddof=1)
-    assert abs(means["der++"] - simclr)[0] < deviation[0]
-    assert means["der++"][0] > max(other[0] for other in others)
-    assert all(abs(other - means["der++"])[1] < deviation[1] for other in others)
-    hundredth = others[0] - means["der++, buffer_size"]
-    assert "it is seven points of Class-IL and almost fourteen of Task-IL behind" in text
-    assert round(hundredth[0]) == 7
-    assert 13.5 < hundredth[1] < 14
-    hours = sum(result["training_seconds"] for result in lab_grid()) / 3600
-    assert "The seconds, six and a half hours of one core in all" in text
-    assert hours == pytest.approx(6.5, abs=0.1)
-    assert (abs(means["ewc"] - means["naive"]) < 1).all()
-    fall, way = (means["dlcpa-c"] - means[name] for name in ("dlcpa-c, ema_decay", "dlcpa-d"))
-    assert fall == pytest.approx(np.full(2, 4), abs=0.5)
-    assert (fall > way / 2).all()
-
-
-def test_what_the_readme_says_of_the_runs_that_were_repeated():
-    text = " ".join((ROOT / "README.md").read_text().split())
-    again, skipped = load_results(RESULTS / "again")
-    assert not skipped
-    dirty = [r for r in lab_grid() if r["provenance"]["commit"].endswith("+")]
-    assert {cell_of(r) for r in again} == {cell_of(r) for r in dirty}
-    assert len({r["provenance"]["commit"] for r in again}) == 1
-    found = {}
-    for kind, runs in (("again", again), ("shown", dirty)):
-        for run in runs:
-            pair = [100 * run[scenario]["ACC"] for scenario in ("class_il", "task_il")]
-            found.setdefault((kind, run["method"]), []).append(pair)
-    means = {key: np.mean(pairs, axis=0) for key, pairs in found.items()}
-    methods = {run["method"] for run in again}
-    most = max(abs(means["again", name] - means["shown", name]).max() for name in methods)
-    assert f"the means differ by up to {math.ceil(10 * most) / 10} points" in text
-    lead = means["again", "dlcpa-a"] - means["again", "dlcpa-mocov2"]
+    before = means["lwf, lr, strength"][1]
+    assert f"and has {means['lwf'][1]:.0f} % of Task-IL after ten; with the" in text
+    assert f"without the schedule, 0.02 and 10, it has {before:.0f} %." in text
     assert (
-        f"(a), for one, is then {lead[0]:.1f} points ahead of DLCPA with MoCoV2 in Class-IL" in text
-    )
-    assert abs(means["shown", "dlcpa-a"] - means["shown", "dlcpa-mocov2"])[0] < 0.05
+        "it falls by four and a half points in both scenarios, two thirds of the way to (d) in "
+        "Class-IL and half of it in Task-IL"
+    ) in text
+    fall, way = (means["dlcpa-c"] - means[name] for name in ("dlcpa-c, ema_decay", "dlcpa-d"))
+    assert fall == pytest.approx(np.full(2, 4.5), abs=0.25)
+    assert fall / way == pytest.approx([2 / 3, 1 / 2], abs=0.04)
+    assert "and no more than a point behind it in Task-IL" in text
+    assert max(round((mocov2 - ablations[letter])[1]) for letter in "ab") == 1
+    assert abs(means["der++"] - simclr)[0] < deviations["der++"][0]
+    assert means["der++"][0] > max(other[0] for other in others)
+    assert "in Task-IL it is between those two" in text
+    assert mocov2[1] < means["der++"][1] < byol[1]
+    assert "it is six points of Class-IL and almost fourteen of Task-IL behind" in text
+    hundredth = mocov2 - means["der++, buffer_size"]
+    assert round(hundredth[0]) == 6
+    assert 13.5 < hundredth[1] < 14
+    assert (abs(means["ewc"] - means["naive"]) < 1).all()
+    hours = sum(result["training_seconds"] for result in lab_grid()) / 3600
+    assert "The seconds, three and a half hours of one core in all" in text
+    assert hours == pytest.approx(3.5, abs=0.25)
+
+
+def test_the_runs_of_the_lab_grid_name_commits_that_hold_all_that_they_ran_with():
+    assert not [r for r in lab_grid() if r["provenance"]["commit"].endswith("+")]
 
 
 def best_of_trials():
@@ -172,24 +165,43 @@ def test_what_the_readme_says_of_the_schedule():
     assert all((name, True) in best for name in others)
 
 
+WIDENED = ("stl-me-finetuned", "gem", "der++", "ewc", "lwf")
+
+
 def test_every_method_of_the_lab_grid_had_as_many_trials_as_the_readme_says():
     text = " ".join((ROOT / "README.md").read_text().split())
     assert "Eight combinations were tried for every method, with one seed" in text
+    assert (
+        "For GEM, DER++, EWC, LwF and STL-me with finetuning, whose best lay on the edge of these, "
+        "eight more were tried beyond it, which changed little: DER++ gained a point on the "
+        "held-out images and EWC not three."
+    ) in text
     entries = json.loads(CHOSEN.read_text())["lab-cifar100-10"]
-    trials = {name: entries[name]["num_trials"] for name in EXPERIMENTS["grid"].methods}
-    assert trials == dict.fromkeys(trials, 8)
-    assert all(entries[name]["seeds"] == [0] for name in trials)
+    trials_of = {name: entries[name]["num_trials"] for name in EXPERIMENTS["grid"].methods}
+    assert trials_of == {**dict.fromkeys(trials_of, 8), **dict.fromkeys(WIDENED, 16)}
+    assert all(entries[name]["seeds"] == [0] for name in trials_of)
+    rows = trials.in_grids(trials.read_rows())
+    gains = {}
+    for name in WIDENED:
+        later = {"e40f9d2"}  # the commit of the eight more
+        before = [row for row in rows if row["commit"] not in later]
+        first, both = (trials.best(of, "lab-cifar100-10", name, [0]) for of in (before, rows))
+        assert (first["num_trials"], both["num_trials"]) == (8, 16)
+        scenarios = "class_il_ACC", "task_il_ACC"
+        gains[name] = [100 * (both[scenario] - first[scenario]) for scenario in scenarios]
+    assert gains.pop("der++") == pytest.approx([1.4, 1.4], abs=0.05)
+    assert 2.5 < gains.pop("ewc")[1] < 3
+    assert max(abs(gain) for of_method in gains.values() for gain in of_method) < 0.5
 
 
 def test_what_the_readme_says_of_the_edges_of_the_lab_grids():
     text = " ".join((ROOT / "README.md").read_text().split())
-    said = (
-        "The chosen learning rates of GEM, DER++, EWC, LwF, (a), (c), (e) and of DLCPA with SimCLR "
-        "and MoCoV2 lie on the edge of what was tried, and so do the strengths of EWC and LwF, the "
-        "lowest, GEM's, the highest, the finetuning rate of STL-me, the lowest, and the rates of "
-        "the classifiers of (b), the highest, and of (d) and of DLCPA with BYOL, the lowest."
-    )
-    assert said in text
+    assert (
+        "What was chosen for the baselines now lies within what was tried, but for DER++'s alpha, "
+        "the highest. For (a), (c), (e) and DLCPA with SimCLR and MoCoV2 the learning rates lie on "
+        "the edge, and so do the rates of the classifiers of (b), the highest, and of (d) and of "
+        "DLCPA with BYOL, the lowest."
+    ) in text
     entries = json.loads(CHOSEN.read_text())["lab-cifar100-10"]
     on_edge = {}
     for name in EXPERIMENTS["grid"].methods:
@@ -200,11 +212,9 @@ def test_what_the_readme_says_of_the_edges_of_the_lab_grids():
                 end = "lowest" if value == min(tried) else "highest"
                 on_edge.setdefault(option, {})[name] = end
     dlcpa = {"dlcpa-a", "dlcpa-c", "dlcpa-e", "dlcpa-simclr", "dlcpa-mocov2"}
-    assert on_edge.pop("lr").keys() == {"gem", "der++", "ewc", "lwf", *dlcpa}
+    assert on_edge.pop("lr").keys() == dlcpa
     assert on_edge == {
-        "strength": {"ewc": "lowest", "lwf": "lowest"},
-        "memory_strength": {"gem": "highest"},
-        "finetune_lr": {"stl-me-finetuned": "lowest"},
+        "alpha": {"der++": "highest"},
         "classifier_lr": {"dlcpa-b": "highest", "dlcpa-d": "lowest", "dlcpa-byol": "lowest"},
     }
 
@@ -363,8 +373,8 @@ def test_what_the_readme_says_of_the_loss_for_baselines():
     assert left["lwf"] < 0.5
     assert round((means["naive", "mocov2", 0] - means[("naive",)])[1]) == 1
     behind = [means[("dlcpa-mocov2",)][1] - means[name, "mocov2"][1] for name in names[:3]]
-    assert "behind DLCPA with MoCoV2 by two to six points" in text
-    assert (round(min(behind)), round(max(behind))) == (2, 6)
+    assert "behind DLCPA with MoCoV2 by one to four points" in text
+    assert (round(min(behind)), round(max(behind))) == (1, 4)
     assert abs(means["lwf", "mocov2"][1] - means[("dlcpa-a",)][1]) < 1
     assert max(abs(of_method[0]) for of_method in gain.values()) < 0.2
 
@@ -396,14 +406,16 @@ def test_what_the_readme_says_of_the_orders_of_the_tasks():
         check_same(result, cell_of(result))
         for scenario, accuracies in found.items():
             accuracies.append(100 * result[scenario]["ACC"])
-    assert "by half a point in Class-IL and by a point in Task-IL" in readme
+    assert "by half a point in Class-IL and by a point in Task-IL, from a mean that is" in readme
+    assert "half a point below that of the natural order in Class-IL, and the same in" in readme
     assert np.std(found["class_il"], ddof=1) == pytest.approx(0.5, abs=0.1)
     assert np.std(found["task_il"], ddof=1) == pytest.approx(1, abs=0.2)
     natural = [r for r in lab_grid() if r["method"] == "dlcpa-mocov2"]
     for scenario, accuracies in found.items():
         assert len(accuracies) == 5
         in_order = 100 * np.mean([r[scenario]["ACC"] for r in natural])
-        assert in_order - np.mean(accuracies) == pytest.approx(1, abs=0.3)
+        lower = {"class_il": 0.5, "task_il": 0.0}[scenario]
+        assert in_order - np.mean(accuracies) == pytest.approx(lower, abs=0.2)
 
 
 def test_what_the_readme_says_of_the_weight_of_the_supervised_loss():
