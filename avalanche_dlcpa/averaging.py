@@ -152,7 +152,8 @@ class ParameterAverage:
     def _round_(self) -> None:
         """Give the averaged parameters the values of the wide mean.
 
-        One by one: on a GPU torch 2.6 takes all targets of a foreach for the dtype of the first.
+        One by one: on a GPU, `torch._foreach_copy_` of before 2026 takes all targets for the dtype
+        of the first (torch's issue 173383).
         """
         for mean, wide in zip(self.average, self._previous, strict=True):
             mean.copy_(wide)

@@ -115,6 +115,13 @@ def _parts(strategy: Any) -> list[nn.Module]:
     return [part for part in parts if isinstance(part, nn.Module)]
 
 
+def _objects(strategy: Any) -> list[Any]:
+    """All layers, and a criterion that is none."""
+    layers: list[Any] = [layer for part in _parts(strategy) for layer in part.modules()]
+    criterion = strategy._criterion
+    return layers if isinstance(criterion, nn.Module) else [*layers, criterion]
+
+
 def _differs(instance: Any, base: type, method: str) -> bool:
     expected = getattr(base, method)
     own = getattr(instance, method, expected)  # of its class, or set on the instance alone
@@ -132,9 +139,9 @@ def what_stays(strategy: Any, *optimizers: Optimizer) -> Callable[[], list[Any]]
     modules = [module for part in parts for module in part.modules()]
     parameters = [parameter for part in parts for parameter in part.parameters()]
     options = [(m, name) for m in modules for name in _LAYER_OPTIONS if hasattr(m, name)]
-    of_users = [module for module in modules if not type(module).__module__.startswith("torch.nn.")]
-    if not isinstance(strategy._criterion, nn.Module):
-        of_users.append(strategy._criterion)
+    of_users = [
+        one for one in _objects(strategy) if not type(one).__module__.startswith("torch.nn.")
+    ]
 
     def fixed() -> list[Any]:
         groups = [group for o in (strategy.optimizer, *optimizers) for group in o.param_groups]
@@ -167,9 +174,7 @@ def on_host(strategy: Any) -> Callable[[], list[Any]]:
     Args:
         strategy: A `DLCPAStrategy`.
     """
-    objects = [module for part in _parts(strategy) for module in part.modules()]
-    if not isinstance(strategy._criterion, nn.Module):
-        objects.append(strategy._criterion)
+    objects = _objects(strategy)
 
     def state() -> list[Any]:
         found = [random.getstate(), *(np.asarray(part).tobytes() for part in np.random.get_state())]

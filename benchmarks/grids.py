@@ -1,12 +1,12 @@
 """What `benchmarks.tune` tries, on the validation split: setting -> method -> grids.
 
-At the lab scale of the comparison (`lab-cifar100-10`), every method has eight combinations, those
-whose best lay on the edge of them, but for DLCPA and its ablations, eight more beyond it, and with
-twice the images a class (`lab-cifar100`) four, all with the schedule of DLCPA, whose learning rates
-fall to a tenth for the last epoch of a task. DLCPA with the crops and the queue of
-the authors' runs (`lab-cifar100-10-small-crops`) has eight, too. On digits all have that schedule,
-and at the scale of the paper that of the authors' runs.
-DLCPA's weight of the supervised loss is searched on digits, and the paper's elsewhere.
+At the lab scale of the comparison (`lab-cifar100-10`) every method has eight combinations, and
+baselines whose best lay on the edge of these eight more, beyond it. With twice the images a class
+(`lab-cifar100`) there are four a method, and for DLCPA with the crops and the queue of the authors'
+runs (`lab-cifar100-10-small-crops`) eight. At lab scale and on digits all have the schedule of
+DLCPA, whose learning rates fall to a tenth for the last epoch of a task, and at the scale of the
+paper that of the authors' runs. DLCPA's weight of the supervised loss is searched on digits, and
+the paper's elsewhere.
 """
 
 from __future__ import annotations

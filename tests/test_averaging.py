@@ -145,7 +145,7 @@ class CopiesAtOnce(TorchDispatchMode):
 
 @pytest.mark.parametrize("update", ["cumulative", "ema"])
 def test_parameters_of_two_dtypes_are_not_copied_to_at_once(update):
-    """CUDA in torch 2.6 would take them all for the first one's (its issue 173383)."""
+    """CUDA in torch of before 2026 takes them all for the first one's (its issue 173383)."""
     dtypes = (torch.bfloat16, torch.float32)
     stable, source = ([torch.full((1,), x, dtype=d) for d in dtypes] for x in (1.0, 2.0))
     average = ParameterAverage(stable, update=update, ema_decay=0.5)
