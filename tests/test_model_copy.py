@@ -33,7 +33,6 @@ def model_of(kind):
     model = KeepsFeatures() if kind == "kept features" else SmallCNN()
     if kind == "weight norm":
         nn.utils.weight_norm(model.conv)
-        nn.utils.weight_norm(model.fc)
     elif kind == "spectral norm":
         nn.utils.spectral_norm(model.conv)
     elif kind == "pruned":

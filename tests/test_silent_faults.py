@@ -265,9 +265,12 @@ def test_a_head_that_answers_as_a_linear_layer_is_taken(user):
     assert_learns(USERS[user](with_head(CastingLinear)), nc_stream(per_class=8).train_stream[0])
 
 
-def test_gaussian_and_loss_take_features_below_any_head():
-    for user in ("Gaussian", "loss"):
-        assert_learns(USERS[user](with_head(CosineLinear)), nc_stream(per_class=8).train_stream[0])
+@pytest.mark.parametrize("user", ["Gaussian", "loss"])
+def test_gaussian_and_loss_take_features_below_any_head(user):
+    models = with_head(CosineLinear), with_head(nn.Linear)
+    nn.utils.parametrizations.weight_norm(models[1].fc)
+    for model in models:
+        assert_learns(USERS[user](model), nc_stream(per_class=8).train_stream[0])
 
 
 def test_whoever_asks_what_a_layer_has_is_answered_where_the_head_stood():
