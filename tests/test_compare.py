@@ -41,9 +41,14 @@ def call(*words, **options):
     )
 
 
+def results_of(folder):
+    """Files of results; a process that was killed while it wrote one leaves a draft beside them."""
+    return list(folder.glob("*_seed*.json"))
+
+
 def numbers(folder):
     """Of all results: what does not depend on time and place."""
-    results = {path.name: read_result(path) for path in folder.glob("*.json")}
+    results = {path.name: read_result(path) for path in results_of(folder)}
     return {name: (r["class_il"], r["task_il"]) for name, r in results.items()}
 
 
@@ -84,8 +89,8 @@ def test_a_grid_killed_three_times_ends_with_the_results_of_an_undisturbed_one(
 
 def wait_for_a_cell(folder, process):
     """Until the process has added a result."""
-    before = len(list(folder.glob("*.json")))
-    wait_for(lambda: len(list(folder.glob("*.json"))) > before, process)
+    before = len(results_of(folder))
+    wait_for(lambda: len(results_of(folder)) > before, process)
 
 
 def wait_for(happened, process):
@@ -148,7 +153,7 @@ def test_a_cell_that_fails_is_reported_with_its_reason_and_stops_no_other(tmp_pa
     assert ended == [(bad, False), (good, True)]
     assert list(failures) == [bad]
     assert "NonFiniteLossError: Expected finite weights after 1 experiences" in failures[bad]
-    assert [p.name for p in tmp_path.glob("*.json")] == [f"{good.name}.json"]
+    assert [p.name for p in results_of(tmp_path)] == [f"{good.name}.json"]
     (log,) = (tmp_path / "logs").iterdir()
     assert log.name == f"{bad.name}.log"
     assert "Traceback" not in log.read_text()
@@ -244,6 +249,7 @@ def test_ctrl_c_while_tuning_counts_what_is_left(tmp_path, monkeypatch):
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):
+    (tmp_path / ".1.draft.json").write_text("{")  # a life that ended while it wrote a result
     process = subprocess.Popen(
         [*COMMAND, tmp_path],
         cwd=ROOT,
