@@ -10,6 +10,8 @@ reason and does not stop the others; the next call tries it again.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import functools
 import sys
 import tempfile
 import textwrap
@@ -26,6 +28,7 @@ from benchmarks.names import SEED, expect_known
 from benchmarks.pool import add_pool_arguments, pool_of
 from benchmarks.run import remove_checkpoints
 from benchmarks.settings import SCALES, SETTINGS
+from benchmarks.training import expect_buildable
 from benchmarks.trials import choose
 from benchmarks.tune import complete, to_tune, tune
 from benchmarks.whole_files import expect_writable
@@ -43,10 +46,15 @@ def sort_out(cells: Iterable[Cell], folder: Path) -> tuple[list[Cell], list[Cell
                 done.append(cell)
             else:
                 cell.hyperparameters  # noqa: B018 - refuses what was never chosen
+                if cell.changes and cell.method in METHODS:
+                    _expect_buildable(dataclasses.replace(cell, seed=0))
                 missing.append(cell)
         except (ValueError, OSError) as error:
             refused[cell] = str(error)
     return missing, done, refused
+
+
+_expect_buildable = functools.cache(expect_buildable)  # of each of the seeds
 
 
 def cells_of(words: argparse.Namespace) -> list[Cell]:

@@ -14,6 +14,7 @@ from avalanche.evaluation.metrics import ConfusionMatrix
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.templates import SupervisedTemplate
 
+from avalanche_dlcpa import SelfSupervisedLossPlugin
 from avalanche_dlcpa.metrics import predicted_classes, scenario_metrics
 from benchmarks.cells import Cell
 from benchmarks.given_loss import take_loss
@@ -80,6 +81,33 @@ def build_strategy(
         ) from error
 
 
+def _loss_of(
+    options: dict[str, Any], setting: Setting, hyperparameters: dict[str, Any]
+) -> list[SelfSupervisedLossPlugin]:
+    """The self-supervised loss that a baseline is given, whose options are taken out."""
+    try:
+        return take_loss(options, setting)
+    except (TypeError, ValueError) as error:
+        raise HyperparameterError(
+            f"Expected options that suit the self-supervised loss, got {hyperparameters}: {error}"
+        ) from error
+
+
+def expect_buildable(cell: Cell) -> None:
+    """Refuse hyperparameters that the cell's method does not have, or values that do not suit.
+
+    Args:
+        cell: Of a method, not an analysis.
+
+    Raises:
+        HyperparameterError: Names them.
+    """
+    hyperparameters, setting = cell.hyperparameters, SETTINGS[cell.setting]
+    options = dict(hyperparameters)
+    plugins = _loss_of(options, setting, hyperparameters)
+    build_strategy(cell, setting, options, plugins=[*plugins], device="cpu")
+
+
 class Training:
     """The training of a cell: a strategy, its stream, and what is found on the way.
 
@@ -102,15 +130,8 @@ class Training:
         self.method, setting = METHODS[cell.method], SETTINGS[cell.setting]
         options = dict(hyperparameters)
         self._stopwatch = Stopwatch()
-        plugins: list[SupervisedPlugin] = [self._stopwatch]
-        try:
-            loss = take_loss(options, setting)
-        except (TypeError, ValueError) as error:
-            raise HyperparameterError(
-                f"Expected options that suit the self-supervised loss, got {hyperparameters}: "
-                f"{error}"
-            ) from error
-        plugins += loss
+        loss = _loss_of(options, setting, hyperparameters)
+        plugins: list[SupervisedPlugin] = [self._stopwatch, *loss]
         stream = setting.make_stream(
             augment=not (self.method.draws_views or loss),
             validation_fraction=0.1 if cell.validation else 0.0,

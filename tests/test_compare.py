@@ -141,6 +141,22 @@ def test_what_is_there_is_not_run_again_and_what_is_not_sound_is_left_alone(tmp_
     assert "to have epochs 2, got 99" in answer.stdout
 
 
+@pytest.mark.parametrize(
+    ("method", "change", "message"),
+    [
+        ("naive", ("strength", 1), "Expected hyperparameters that naive has, got strength:"),
+        ("dlcpa-byol", ("queue_size", 64), "that dlcpa-byol has, got queue_size:"),
+        ("replay", ("buffer_size", 0), "Expected `buffer_size` to be a whole number from 1 on"),
+        ("dlcpa-byol", ("precision", "bf61"), "Expected hyperparameters that suit dlcpa-byol"),
+    ],
+)
+def test_a_cell_that_could_not_be_built_is_not_run(tmp_path, method, change, message):
+    bad, naive = Cell(method, TWIN, 1, (change,)), Cell("naive", TWIN)
+    missing, done, refused = compare.sort_out([bad, naive], tmp_path)
+    assert (missing, done, list(refused)) == ([naive], [], [bad])
+    assert message in refused[bad]
+
+
 def test_a_cell_that_fails_is_reported_with_its_reason_and_stops_no_other(tmp_path, capsys):
     bad = Cell("ewc", TWIN, 0, (("lr", 1e30),))
     good = Cell("naive", TWIN, 0)
