@@ -31,6 +31,13 @@ from benchmarks.whole_files import whole_file
 
 MEGABYTE = 10**6
 MOST_CURVES = 12  # of a setting, with runs with changes among them
+# The order of the looks: so no two methods of a table of up to seven share a colour, and none of
+# the grid both colour and line.
+_FIRST = (
+    *("naive", "ewc", "lwf", "dlcpa-mocov2", "dlcpa-a", "dlcpa-b", "dlcpa-c", "dlcpa-d", "dlcpa-e"),
+    *("dlcpa-simclr", "stl", "stl-me", "stl-me-finetuned", "dlcpa-byol", "joint", "gem", "der++"),
+    *("cumulative", "packnet"),
+)
 _FILLS = ("none", "left", "right", "top", "bottom")  # of the markers of runs with changes
 
 
@@ -137,10 +144,9 @@ def _judged(results: Sequence[Result], scenarios: Iterable[str]) -> list[str]:
 def _looks(cells: Iterable[Cell]) -> list[dict[str, Any]]:
     """Looks of lines: of a method alike on all figures, but for the markers of runs with changes.
 
-    Those are not filled, or by half. Methods of the grid come first, so that no two of them share
-    both colour and line.
+    Those are not filled, or by half.
     """
-    methods = list(dict.fromkeys([*EXPERIMENTS["grid"].methods, *METHODS]))
+    methods = list(dict.fromkeys([*_FIRST, *METHODS]))
     looks, changed = [], Counter[str]()
     for cell in cells:
         look = line_look(methods.index(cell.method))

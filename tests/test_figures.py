@@ -68,6 +68,9 @@ def test_a_method_looks_alike_on_all_figures_and_unlike_all_others():
     assert len(set(every.values())) == len(METHODS)
     titles = {METHODS[method].title for method in EXPERIMENTS["grid"].methods}
     assert len({(every[t][0], every[t][2]) for t in titles}) == len(titles)
+    for experiment in EXPERIMENTS.values():
+        drawn = [METHODS[method].title for method in experiment.methods if method in METHODS]
+        assert len(drawn) > 7 or len({every[title][0] for title in drawn}) == len(drawn)
     changed = [make_result("lwf", LAB, changes={"ssl": ssl}) for ssl in ("byol", "mocov2")]
     few = looks(make_result("dlcpa-mocov2", LAB), make_result("lwf", LAB), *changed)
     assert few["LwF"] == every["LwF"]
