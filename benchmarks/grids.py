@@ -1,7 +1,7 @@
 """What `benchmarks.tune` tries, on the validation split: setting -> method -> grids.
 
 At the lab scale of the comparison (`lab-cifar100-10`) every method has eight combinations, and
-baselines whose best lay on the edge of these eight more, beyond it. With twice the images a class
+those whose best lay on the edge of these eight more, beyond it. With twice the images a class
 (`lab-cifar100`) there are four a method, and for DLCPA with the crops and the queue of the authors'
 runs (`lab-cifar100-10-small-crops`) eight. At lab scale and on digits all have the schedule of
 DLCPA, whose learning rates fall to a tenth for the last epoch of a task, and at the scale of the
@@ -87,6 +87,48 @@ def _lab_dlcpa(queue_size: int) -> dict[str, list[Grid]]:
         _dlcpa(queue_size, lr=[0.005], classifier_lr=[0.05, 0.1]),
         _dlcpa(queue_size, lr=[0.01], classifier_lr=[0.02, 0.2]),
     )
+
+
+def _rates(lr: list[float], classifier_lr: list[float]) -> Grid:
+    return {"lr": lr, "classifier_lr": classifier_lr}
+
+
+_LOWER = [
+    _rates([0.002, 0.003], [0.05, 0.1]),
+    _rates([0.003, 0.005], [0.02, 0.2]),
+]
+_HIGHER = [
+    _rates([0.03, 0.05], [0.05, 0.1]),
+    _rates([0.02, 0.03], [0.02, 0.2]),
+]
+_LOWER_CLASSIFIER = [
+    _rates([0.005, 0.01, 0.02], [0.005, 0.01]),
+    _rates([0.005, 0.02], [0.02]),
+]
+_HIGHER_CLASSIFIER = [
+    _rates([0.005, 0.01, 0.02], [0.3, 0.5]),
+    _rates([0.005, 0.02], [0.2]),
+]
+_BEYOND = {
+    "a": _LOWER,
+    "b": _HIGHER_CLASSIFIER,
+    "c": _HIGHER,
+    "d": _LOWER_CLASSIFIER,
+    "e": _LOWER,
+    "mocov2": _LOWER,
+    "byol": _LOWER_CLASSIFIER,
+    "simclr": _HIGHER,
+}
+
+
+def _lab_dlcpa_beyond(queue_size: int) -> dict[str, list[Grid]]:
+    """Beyond the edge on which the best of `_lab_dlcpa` lay."""
+    return {
+        f"dlcpa-{name}": [
+            {**grid, "queue_size": [queue_size]} if name in _WITH_QUEUE else grid for grid in grids
+        ]
+        for name, grids in _BEYOND.items()
+    }
 
 
 _RATES = [0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2]
@@ -189,7 +231,7 @@ GRIDS: dict[str, dict[str, list[Grid]]] = {
     },
     "lab-cifar100-10": {
         **_with_schedule(_LAB),
-        **_lab_dlcpa(1024),
+        **_joined(_lab_dlcpa(1024), _lab_dlcpa_beyond(1024)),
     },
     "lab-cifar100-10-small-crops": {"dlcpa-mocov2": _lab_dlcpa(65_536)["dlcpa-mocov2"]},
     # At the scale of the paper, where nothing was published: for who has a GPU.
