@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from avalanche.core import SupervisedPlugin
 from avalanche.training.plugins import SynapticIntelligencePlugin
 from avalanche.training.supervised import PackNet
+from torch.optim.lr_scheduler import LRScheduler
 
 
 def repair_plugins_of_packnet(strategy: PackNet) -> None:
     """Let the plugins that PackNet was given be called, which it puts as a list into its own."""
     given = strategy.plugins.pop(0)
     strategy.plugins[:0] = given or []
+
+
+class ScheduleOfEachOptimizer(SupervisedPlugin):
+    """A schedule of learning rates for PackNet, which makes its optimizer anew in each experience.
+
+    Avalanche's `LRSchedulerPlugin` would go on lowering the rates of the first one. It has to come
+    after the plugin of PackNet.
+    """
+
+    def __init__(self, make_scheduler: Callable[[Any], LRScheduler]):
+        super().__init__()
+        self._make_scheduler = make_scheduler
+
+    def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """Start with the optimizer of this experience."""
+        self._scheduler = self._make_scheduler(strategy.optimizer)
+
+    def after_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
+        """Advance."""
+        self._scheduler.step()
 
 
 def repair_synaptic_intelligence() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,11 @@ from torch.optim.lr_scheduler import MultiStepLR
 
 from avalanche_dlcpa import DLCPAStrategy, SingleTaskStrategy
 from avalanche_dlcpa.model_head import find_head
-from benchmarks.avalanche_repairs import repair_plugins_of_packnet, repair_synaptic_intelligence
+from benchmarks.avalanche_repairs import (
+    ScheduleOfEachOptimizer,
+    repair_plugins_of_packnet,
+    repair_synaptic_intelligence,
+)
 from benchmarks.given_loss import take_head
 from benchmarks.hyperparameters import HyperparameterError
 from benchmarks.networks import packnet_network, split_at_head
@@ -192,9 +197,15 @@ def icarl(
 
 
 def packnet(
-    network: nn.Module, *, setting: Setting, lr: float, post_prune_share: float, **options: Any
+    network: nn.Module,
+    *,
+    setting: Setting,
+    lr: float,
+    post_prune_share: float,
+    last_epochs: int = 0,
+    **options: Any,
 ) -> PackNet:
-    """Builds PackNet with an equal share of the weights for every task; it takes no schedule."""
+    """Builds PackNet with an equal share of the weights for every task, and `on_sgd`'s schedule."""
     epochs = options["train_epochs"]
     after = max(1, round(post_prune_share * epochs))
     if after >= epochs:
@@ -203,17 +214,21 @@ def packnet(
             f"{post_prune_share}, which is {after} of {epochs} epochs: choose a lower share, or a "
             "setting of at least 2 epochs."
         )
-    model = packnet_network(network)
     num_tasks = setting.num_experiences
-    shares = [1 - 1 / (num_tasks - task) for task in range(num_tasks)]
+    model = packnet_network(network, num_tasks)
+    optimizer = _sgd(model, lr, 0.0)  # momentum would move frozen weights
+    schedule = functools.partial(_lowered, epochs=epochs, last_epochs=last_epochs)
+    schedule(optimizer)  # refuses what does not fit
     strategy = PackNet(
         model=model,
-        optimizer=_sgd(model, lr, 0.0),  # momentum would move frozen weights
+        optimizer=optimizer,
         post_prune_epochs=after,
-        prune_proportion=shares,
+        prune_proportion=[1 - 1 / (num_tasks - task) for task in range(num_tasks)],
         **options,
     )
     repair_plugins_of_packnet(strategy)
+    if last_epochs:
+        strategy.plugins.append(ScheduleOfEachOptimizer(schedule))
     return strategy
 
 

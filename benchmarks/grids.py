@@ -68,11 +68,10 @@ def _joined(*parts: dict[str, list[Grid]]) -> dict[str, list[Grid]]:
 
 
 def _with_schedule(grids: dict[str, list[Grid]], last_epochs: int = 1) -> dict[str, list[Grid]]:
-    """The same with the schedule that DLCPA has; PackNet takes none."""
+    """The same with the schedule that DLCPA has."""
     schedule: Grid = {"last_epochs": [last_epochs]}
     return {
-        name: of_method if name == "packnet" else [{**grid, **schedule} for grid in of_method]
-        for name, of_method in grids.items()
+        name: [{**grid, **schedule} for grid in of_method] for name, of_method in grids.items()
     }
 
 
@@ -143,7 +142,6 @@ _LAB = {
             "joint",
             "cumulative",
             "replay",
-            "icarl",
             "agem",
             "naive",
             "naive-heads",
@@ -160,13 +158,29 @@ _LAB = {
         {"lr": [0.05, 0.1, 0.2], "memory_strength": [1.0, 2.0]},
         {"lr": [0.14, 0.2], "memory_strength": [0.5]},
     ],
-    "der": [{"lr": [0.02, 0.05], "alpha": [0.03, 0.1, 0.2, 0.5]}],
+    "der": [
+        {"lr": [0.02, 0.05], "alpha": [0.03, 0.1, 0.2, 0.5]},
+        {"lr": [0.05, 0.07, 0.1], "alpha": [1.0, 2.0]},
+        {"lr": [0.07, 0.1], "alpha": [0.5]},
+    ],
     "der++": [
         {"lr": [0.02, 0.05], "alpha": [0.1], "beta": [0.5, 1.0, 2.0, 4.0]},
         {"lr": [0.07, 0.1], "alpha": [0.1], "beta": [0.5, 1.0, 2.0]},
         {"lr": [0.05], "alpha": [0.05, 0.2], "beta": [1.0]},
     ],
-    **{name: [_EWC] for name in ("ewc-heads", "mas", "si")},
+    # its loss is a mean over classes, so that its rates are some 100 times as high as others'
+    "icarl": [{"lr": _RATES}, {"lr": [0.3, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 5.0]}],
+    "mas": [
+        _EWC,
+        {"lr": [0.03, 0.05, 0.07], "strength": [0.0001, 0.0003]},
+        {"lr": [0.03, 0.07], "strength": [0.001]},
+    ],
+    "si": [
+        _EWC,
+        {"lr": [0.1, 0.14, 0.2], "strength": [10.0, 100.0]},
+        {"lr": [0.14, 0.2], "strength": [0.01]},
+    ],
+    "ewc-heads": [_EWC],
     "ewc": [
         _EWC,
         {"lr": [0.03, 0.07], "strength": [0.001, 0.01, 0.1]},

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
-from avalanche.models.packnet import PackNetModel
+from avalanche.models import MultiHeadClassifier
+from avalanche.models.packnet import PackNetModel, PackNetModule
 from torch import Tensor, nn
 
 from avalanche_dlcpa.model_head import find_head
@@ -39,21 +42,59 @@ def _block(channels_in: int, channels_out: int) -> list[nn.Module]:
     return [convolution, nn.BatchNorm2d(channels_out), nn.ReLU(inplace=True)]
 
 
-def packnet_network(network: nn.Module) -> PackNetModel:
-    """Wrap a network for Avalanche's PackNet, in place.
+class _OneATask(PackNetModule):
+    """What every task has for itself, so that nothing of it is shared, pruned or frozen."""
 
-    It refuses batch norm, whose statistics would move: each becomes a group norm without
-    parameters, of 8 channels a group. It fails on convolutions without bias: they get one.
+    def _prune(self, prune_proportion: float) -> None:
+        """Nothing."""
+
+    def _freeze_pruned(self) -> None:
+        """Nothing: no later task has a gradient for it."""
+
+    def _activate_task(self, task_id: int) -> None:
+        """Nothing: `active_task` tells."""
+
+
+class _NormATask(_OneATask):
+    """Batch norms like a given one."""
+
+    def __init__(self, norm: nn.BatchNorm2d, num_tasks: int):
+        super().__init__()
+        self.norms = nn.ModuleList(copy.deepcopy(norm) for _ in range(num_tasks))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norms[self.active_task](x)
+
+
+class _HeadATask(_OneATask):
+    """Heads, in which the logits of other tasks' classes are very low."""
+
+    def __init__(self, in_features: int):
+        super().__init__()
+        self.heads = MultiHeadClassifier(in_features)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.heads.forward_single_task(features, self.active_task)
+
+
+def packnet_network(network: nn.Module, num_tasks: int) -> PackNetModel:
+    """Wrap a network for Avalanche's PackNet, in place, with batch norms and a head for each task.
+
+    PackNet shares the weights of the convolutions. It refuses batch norm by itself, whose
+    statistics would move, and fails on convolutions without a bias: they get one that stays 0.
+
+    Args:
+        network: With batch norm and a last linear layer.
+        num_tasks: How many tasks there will be.
     """
-    for parent in list(network.modules()):
+    features, head = split_at_head(network)
+    for parent in list(features.modules()):
         for name, layer in list(parent.named_children()):
             if isinstance(layer, nn.BatchNorm2d):
-                num_groups = max(1, layer.num_features // 8)
-                norm = nn.GroupNorm(num_groups, layer.num_features, affine=False)
-                setattr(parent, name, norm)
+                setattr(parent, name, _NormATask(layer, num_tasks))
             elif isinstance(layer, nn.Conv2d) and layer.bias is None:
-                layer.bias = nn.Parameter(torch.zeros(layer.out_channels))
-    return PackNetModel(network)
+                layer.bias = nn.Parameter(torch.zeros(layer.out_channels), requires_grad=False)
+    return PackNetModel(nn.Sequential(features, _HeadATask(head.in_features)))
 
 
 def split_at_head(network: nn.Module) -> tuple[nn.Module, nn.Module]:
