@@ -19,8 +19,8 @@ from benchmarks.summaries import Summary, marks, measure_of, percent, summarize,
 # The paper's captions star STL and Joint; the others keep all images as well.
 UPPER_BOUNDS = ("stl", "stl-me-finetuned", "joint", "cumulative")
 _PACKNET = (
-    "Our PackNet trains a network with group norm without parameters in the place of batch norm, "
-    "and with a bias in every convolution: Avalanche's PackNet takes no other."
+    "Our PackNet has batch norms and a head for each task, which it neither shares nor prunes: "
+    "Avalanche's takes no network with batch norm."
 )
 _ONE_HEAD = (
     "STL, DLCPA, PackNet and what is said to have a head a task train each task's classes alone; "

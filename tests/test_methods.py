@@ -146,7 +146,7 @@ def test_a_head_a_task_learns_from_other_tasks_by_distillation_alone(method, mov
 
 
 @pytest.mark.parametrize(
-    "method", ["naive", "lwf", "der++", "gem", "icarl", "stl", "stl-me-finetuned"]
+    "method", ["naive", "lwf", "der++", "gem", "icarl", "packnet", "stl", "stl-me-finetuned"]
 )
 def test_a_baseline_takes_the_schedule_of_dlcpa(method):
     def rates(method, **changes):
@@ -171,13 +171,36 @@ def test_packnet_gives_every_task_the_same_share_of_the_weights():
             assert shares.tolist() == pytest.approx([1 / NUM_TASKS] * NUM_TASKS, abs=0.03), name
 
 
-def test_packnet_networks_have_no_statistics_that_move():
-    model = packnet_network(ThreeLayerCNN(width=8))
-    assert not any(isinstance(m, torch.nn.BatchNorm2d) for m in model.modules())
-    assert not list(model.buffers()) or all("running" not in n for n, _ in model.named_buffers())
-    images = torch.randn(4, 1, 8, 8)
-    task = torch.zeros(4, dtype=torch.int64)
-    assert torch.equal(model(images, task), model.train()(images, task))
+def test_packnet_forgets_nothing_and_has_norms_and_a_head_for_each_task():
+    cell = first_of("packnet")
+    training = Training(cell, cell.hyperparameters, dataset_root=None, device="cpu")
+    model = training.strategy.model
+    images, first_task = torch.randn(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64)
+    answers = [model.eval()(images, first_task) for _ in training.steps()]
+    assert len(answers) == cell.num_experiences
+    assert all(torch.equal(answer, answers[0]) for answer in answers)
+    assert training.found()["task_il"]["BWT"] == 0.0
+    norms = [module.norms for module in model.modules() if hasattr(module, "norms")]
+    assert len(norms) == 3
+    for of_tasks in norms:
+        assert len(of_tasks) == NUM_TASKS
+        means = [norm.running_mean for norm in of_tasks]
+        learned = means[: cell.num_experiences]
+        assert all(mean.abs().max() > 0 for mean in learned)
+        assert not any(mean.any() for mean in means[cell.num_experiences :])
+        assert len({tuple(mean.tolist()) for mean in learned}) == cell.num_experiences
+
+
+def test_packnet_networks_answer_as_before_but_for_the_head():
+    network = ThreeLayerCNN(width=8).train()
+    images, first_task = torch.randn(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64)
+    features = network.features(images)
+    model = packnet_network(network, num_tasks=2)
+    given = []
+    head = next(module for module in model.modules() if hasattr(module, "heads"))
+    head.register_forward_pre_hook(lambda _, args: given.extend(args))
+    model.train()(images, first_task)
+    torch.testing.assert_close(given[0], features)
 
 
 def test_an_ablation_differs_from_dlcpa_by_what_it_says():
@@ -240,7 +263,7 @@ def test_every_grid_has_all_hyperparameters_of_its_method():
             sizes = [int(np.prod([len(choices) for choices in g.values()])) for g in of_method]
             budgets.setdefault(setting, {})[method] = sum(sizes)
     assert budgets["lab-cifar100-10-small-crops"] == {"dlcpa-mocov2": 8}
-    widened = ["stl-me-finetuned", "gem", "der++", "ewc", "lwf"]
+    widened = ["stl-me-finetuned", "gem", "der", "der++", "icarl", "ewc", "lwf", "mas", "si"]
     widened += [f"dlcpa-{name}" for name in (*"abcde", "mocov2", "byol", "simclr")]
     eight = dict.fromkeys(GRIDS["lab-cifar100-10"], 8)
     assert budgets["lab-cifar100-10"] == {**eight, **dict.fromkeys(widened, 16)}
