@@ -45,13 +45,17 @@ def _dlcpa(queue_size: int, *, lr: list[float], **others: list[Any]) -> dict[str
     return grids
 
 
-def _baselines(lr: list[float], few: list[float]) -> dict[str, list[Grid]]:
-    """Baselines: four learning rates, or two with two values of what else matters."""
+def _baselines(lr: list[float], few: list[float], *, icarl: list[float]) -> dict[str, list[Grid]]:
+    """Baselines: four learning rates, or two with two values of what else matters.
+
+    iCaRL has rates of its own: its loss is a mean over classes, and so smaller than those of others
+    as many times as there are classes.
+    """
     return {
         **{name: [{"lr": lr}] for name in ("stl", "stl-me", "joint", "cumulative")},
         "stl-me-finetuned": [{"lr": few, "finetune_lr": [0.02, 0.1]}],
         "replay": [{"lr": lr}],
-        "icarl": [{"lr": lr}],
+        "icarl": [{"lr": icarl}],
         "agem": [{"lr": lr}],
         "gem": [{"lr": few, "memory_strength": [0.0, 0.5]}],
         "der": [{"lr": few, "alpha": [0.1, 0.5]}],
@@ -70,9 +74,7 @@ def _joined(*parts: dict[str, list[Grid]]) -> dict[str, list[Grid]]:
 def _with_schedule(grids: dict[str, list[Grid]], last_epochs: int = 1) -> dict[str, list[Grid]]:
     """The same with the schedule that DLCPA has."""
     schedule: Grid = {"last_epochs": [last_epochs]}
-    return {
-        name: [{**grid, **schedule} for grid in of_method] for name, of_method in grids.items()
-    }
+    return {name: [{**grid, **schedule} for grid in of_method] for name, of_method in grids.items()}
 
 
 def _a_head_a_task(grids: dict[str, list[Grid]]) -> dict[str, list[Grid]]:
@@ -168,7 +170,6 @@ _LAB = {
         {"lr": [0.07, 0.1], "alpha": [0.1], "beta": [0.5, 1.0, 2.0]},
         {"lr": [0.05], "alpha": [0.05, 0.2], "beta": [1.0]},
     ],
-    # its loss is a mean over classes, so that its rates are some 100 times as high as others'
     "icarl": [{"lr": _RATES}, {"lr": [0.3, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 5.0]}],
     "mas": [
         _EWC,
@@ -202,7 +203,7 @@ _DIGITS: dict[str, list[Grid]] = {
 }
 _PAPER = {
     **_dlcpa(65_536, lr=[0.005, 0.02], classifier_lr=[0.05, 0.2]),
-    **_baselines([0.01, 0.03, 0.1, 0.2], few=[0.03, 0.1]),
+    **_baselines([0.01, 0.03, 0.1, 0.2], few=[0.03, 0.1], icarl=[0.3, 1.0, 2.0, 5.0]),
     "naive": [{"lr": [0.01, 0.03, 0.1, 0.2]}],
     "ewc": [{"lr": [0.01, 0.03], "strength": [0.1, 1.0]}],
     "lwf": [{"lr": [0.01, 0.03], "strength": [1.0, 10.0]}],
@@ -211,7 +212,9 @@ GRIDS: dict[str, dict[str, list[Grid]]] = {
     "digits": {
         **_with_schedule(
             {
-                **_baselines([0.003, 0.01, 0.03, 0.1], few=[0.01, 0.03]),
+                **_baselines(
+                    [0.003, 0.01, 0.03, 0.1], few=[0.01, 0.03], icarl=[0.03, 0.1, 0.3, 1.0]
+                ),
                 **_DIGITS,
                 **_a_head_a_task(_DIGITS),
             }

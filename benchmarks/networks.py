@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import cast
 
 import torch
 from avalanche.models import MultiHeadClassifier
@@ -97,10 +98,10 @@ def packnet_network(network: nn.Module, num_tasks: int) -> PackNetModel:
     return PackNetModel(nn.Sequential(features, _HeadATask(head.in_features)))
 
 
-def split_at_head(network: nn.Module) -> tuple[nn.Module, nn.Module]:
+def split_at_head(network: nn.Module) -> tuple[nn.Module, nn.Linear]:
     """Take a network apart, in place, into feature extractor and last linear layer."""
     name = find_head(network)
     parent, _, last = name.rpartition(".")
-    head = network.get_submodule(name)
+    head = cast(nn.Linear, network.get_submodule(name))
     setattr(network.get_submodule(parent), last, nn.Identity())
     return network, head
