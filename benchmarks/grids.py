@@ -193,7 +193,11 @@ _LAB = {
         {"lr": [0.07, 0.1], "strength": [1.0, 3.0, 10.0]},
         {"lr": [0.05, 0.07], "strength": [0.3]},
     ],
-    "packnet": [{"lr": [0.03, 0.05, 0.1, 0.2], "post_prune_share": [0.2, 0.4]}],
+    "packnet": [
+        {"lr": [0.03, 0.05, 0.1, 0.2], "post_prune_share": [0.2, 0.4]},
+        {"lr": [0.07, 0.1, 0.14], "post_prune_share": [0.1, 0.3]},
+        {"lr": [0.07, 0.14], "post_prune_share": [0.2]},
+    ],
 }
 
 _DIGITS: dict[str, list[Grid]] = {

@@ -263,7 +263,7 @@ def test_every_grid_has_all_hyperparameters_of_its_method():
             sizes = [int(np.prod([len(choices) for choices in g.values()])) for g in of_method]
             budgets.setdefault(setting, {})[method] = sum(sizes)
     assert budgets["lab-cifar100-10-small-crops"] == {"dlcpa-mocov2": 8}
-    widened = ["stl-me-finetuned", "gem", "der", "der++", "ewc", "lwf", "mas", "si"]
+    widened = ["stl-me-finetuned", "gem", "der", "der++", "ewc", "lwf", "mas", "si", "packnet"]
     widened += [f"dlcpa-{name}" for name in (*"abcde", "mocov2", "byol", "simclr")]
     eight = dict.fromkeys(GRIDS["lab-cifar100-10"], 8)
     assert budgets["lab-cifar100-10"] == {**eight, **dict.fromkeys(widened, 16)}
