@@ -82,8 +82,10 @@ def test_what_the_readme_says_of_the_lab_grid():
 
     assert (
         "DLCPA with BYOL and with SimCLR, level with each other, lead the exemplar-free methods of "
-        "one network in Task-IL, by half a point and more; in Class-IL SimCLR is level with (c), "
-        "which is an ablation of DLCPA with MoCoV2, and BYOL not quite"
+        "one network in Task-IL, by half a point and more, all but "
+        "[PackNet](#the-other-methods-of-tables-2-and-3), which is told the task and has no "
+        "Class-IL; in Class-IL SimCLR is level with (c), which is an ablation of DLCPA with "
+        "MoCoV2, and BYOL not quite"
     ) in text
     assert abs(byol - simclr)[1] < 0.5
     assert (
@@ -216,19 +218,102 @@ def test_what_the_readme_says_of_the_edges_of_the_lab_grids():
         "What was chosen now lies within what was tried, but for DER++'s alpha, the highest, and "
         "the learning rates of (b) and of DLCPA with MoCoV2, the lowest."
     ) in text
+    assert chosen_on_an_edge(OF_GRID) == {
+        "alpha": {"der++": "highest"},
+        "lr": {"dlcpa-b": "lowest", "dlcpa-mocov2": "lowest"},
+    }
+
+
+def chosen_on_an_edge(methods):
+    """Hyperparameter -> method -> which end of all that was tried at lab scale was chosen."""
     entries = json.loads(CHOSEN.read_text())["lab-cifar100-10"]
     on_edge = {}
-    for name in OF_GRID:
+    for name in methods:
         grids, chosen = GRIDS["lab-cifar100-10"][name], entries[name]["hyperparameters"]
         for option, value in chosen.items():
             tried = {value for grid in grids for value in grid.get(option, [])}
             if len(tried) > 1 and value in (min(tried), max(tried)):
                 end = "lowest" if value == min(tried) else "highest"
                 on_edge.setdefault(option, {})[name] = end
-    assert on_edge == {
-        "alpha": {"der++": "highest"},
-        "lr": {"dlcpa-b": "lowest", "dlcpa-mocov2": "lowest"},
+    return on_edge
+
+
+def test_what_the_readme_says_of_the_other_methods_of_tables_2_and_3():
+    readme = (ROOT / "README.md").read_text()
+    text = " ".join(readme.split())
+    of_tables = {name for table in ("table2", "table3") for name in EXPERIMENTS[table].methods}
+    assert of_tables - set(OF_GRID) == set(OTHERS)
+    results = load_results(RESULTS)[0]
+    chosen = [r for r in results if r["setting"] == "lab-cifar100-10" and r["method"] in OTHERS]
+    for result in chosen:
+        check_same(result, cell_of(result))
+        assert not result["provenance"]["commit"].endswith("+")
+    assert as_markdown(comparison_table(chosen)) in readme
+    assert (
+        "tuned like the grid: eight combinations a method, and eight more for DER, MAS, SI and "
+        "PackNet, whose best lay on an edge. DER's alpha and SI's strength still are the highest"
+    ) in text
+    entries = json.loads(CHOSEN.read_text())["lab-cifar100-10"]
+    more = dict.fromkeys(("der", "mas", "si", "packnet"), 16)
+    assert {name: entries[name]["num_trials"] for name in OTHERS} == {
+        **dict.fromkeys(OTHERS, 8),
+        **more,
     }
+    assert chosen_on_an_edge(OTHERS) == {"alpha": {"der": "highest"}, "strength": {"si": "highest"}}
+    before, after = (f"{best_of_trials()['packnet', scheduled]:.0f}" for scheduled in (False, True))
+    assert (
+        f"its best trial had {before} % of Task-IL after three tasks, with these {after} %" in text
+    )
+    assert "wants a hundred times the learning rates of others" in text
+    rates = [entries[name]["hyperparameters"]["lr"] for name in OTHERS if name != "icarl"]
+    assert min(rates) <= entries["icarl"]["hyperparameters"]["lr"] / 100 <= max(rates)
+
+
+def means_of(results):
+    """Mean Class-IL and Task-IL ACC in percent of each method."""
+    found = {}
+    for result in results:
+        pair = [result[scenario]["ACC"] for scenario in ("class_il", "task_il")]
+        found.setdefault(result["method"], []).append(100 * np.array(pair, float))
+    return {name: np.mean(pairs, axis=0) for name, pairs in found.items()}
+
+
+def test_how_the_other_methods_of_tables_2_and_3_stand_to_those_of_the_grid():
+    text = " ".join((ROOT / "README.md").read_text().split())
+    of_setting = [r for r in load_results(RESULTS)[0] if r["setting"] == "lab-cifar100-10"]
+    plain = [r for r in of_setting if r["method"] in METHODS and not r["changes"]]
+    means = means_of(plain)
+    class_il, task_il = ({name: pair[i] for name, pair in means.items()} for i in range(2))
+    assert "PackNet, exemplar-free and of one network, is a point and a half ahead of DLCPA" in text
+    assert task_il["packnet"] - task_il["dlcpa-byol"] == pytest.approx(1.5, abs=0.25)
+    assert task_il["dlcpa-byol"] > task_il["dlcpa-simclr"]
+    assert "ten behind STL, from which it is three here" in text
+    assert round(task_il["stl"] - task_il["packnet"]) == 3
+    assert (
+        "iCaRL is three points ahead of DER++ in Class-IL, Replay two and DER five behind it"
+    ) in text
+    ahead = [class_il[name] - class_il["der++"] for name in ("icarl", "replay", "der")]
+    assert np.round(ahead).tolist() == [3, -2, -5]
+    assert "A-GEM, MAS and SI answer with the classes of the last task, as Naive does." in text
+    for result in plain:
+        if result["method"] in ("agem", "mas", "si", "naive"):
+            counts = np.array(result["class_il"]["confusion_matrix"])
+            assert counts[:, result["classes"][-1]].sum() > 0.9 * counts.sum()
+    assert "Cumulative is above Joint: in each task it goes over all images so far" in text
+    assert (means["cumulative"] > means["joint"]).all()
+    assert class_il["joint"] > max(class_il[name] for name in ("icarl", "replay", "der", "stl"))
+
+
+def test_what_the_readme_says_of_the_methods_with_masks():
+    readme = (ROOT / "README.md").read_text()
+    results = results_of("table8", "lab", load_results(RESULTS)[0])
+    for result in results:
+        check_same(result, cell_of(result))
+    assert as_markdown(experiment_table("table8", "lab", results)) in readme
+    means = means_of(results)
+    ahead = means["packnet"][1] - means["dlcpa-mocov2"][1]
+    assert "PackNet is more than six points ahead in Task-IL" in " ".join(readme.split())
+    assert 6 < ahead < 7
 
 
 def test_what_the_readme_says_of_a_head_a_task():
