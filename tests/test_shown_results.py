@@ -290,10 +290,11 @@ def test_how_the_other_methods_of_tables_2_and_3_stand_to_those_of_the_grid():
     assert "ten behind STL, from which it is three here" in text
     assert round(task_il["stl"] - task_il["packnet"]) == 3
     assert (
-        "iCaRL is three points ahead of DER++ in Class-IL, Replay two and DER five behind it"
+        "iCaRL is two points ahead of DER++ in Class-IL, Replay two behind it and DER four and a "
+        "half"
     ) in text
     ahead = [class_il[name] - class_il["der++"] for name in ("icarl", "replay", "der")]
-    assert np.round(ahead).tolist() == [3, -2, -5]
+    assert ahead == pytest.approx([2, -2, -4.5], abs=0.25)
     assert "A-GEM, MAS and SI answer with the classes of the last task, as Naive does." in text
     for result in plain:
         if result["method"] in ("agem", "mas", "si", "naive"):
