@@ -211,7 +211,7 @@ def test_on_the_validation_split_every_combination_is_judged_and_the_test_set_le
         ("icarl", TWIN, "linear heads on one extractor, got icarl"),
         ("dlcpa-byol-gaussian", TWIN, "linear heads on one extractor, got dlcpa-byol-gaussian"),
         ("packnet", "lab-cifar100-10", "got packnet"),
-        ("mas", "lab-cifar100-10", "Expected hyperparameters of mas in lab-cifar100-10, got none"),
+        ("mas", "lab-cifar100", "Expected hyperparameters of mas in lab-cifar100, got none"),
         ("naiv", TWIN, "Did you mean 'naive'"),
         ("naive", "digitz", "Did you mean 'digits'"),
     ],
