@@ -46,6 +46,8 @@ def _block(channels_in: int, channels_out: int) -> list[nn.Module]:
 class _OneATask(PackNetModule):
     """What every task has for itself, so that nothing of it is shared, pruned or frozen."""
 
+    task = 0
+
     def _prune(self, prune_proportion: float) -> None:
         """Nothing."""
 
@@ -53,7 +55,8 @@ class _OneATask(PackNetModule):
         """Nothing: no later task has a gradient for it."""
 
     def _activate_task(self, task_id: int) -> None:
-        """Nothing: `active_task` tells."""
+        """Remember it: `active_task` is a tensor, and waits for a GPU each time it is asked."""
+        self.task = int(task_id)
 
 
 class _NormATask(_OneATask):
@@ -64,7 +67,7 @@ class _NormATask(_OneATask):
         self.norms = nn.ModuleList(copy.deepcopy(norm) for _ in range(num_tasks))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norms[self.active_task](x)
+        return self.norms[self.task](x)
 
 
 class _HeadATask(_OneATask):
@@ -75,7 +78,7 @@ class _HeadATask(_OneATask):
         self.heads = MultiHeadClassifier(in_features)
 
     def forward(self, features: Tensor) -> Tensor:
-        return self.heads.forward_single_task(features, self.active_task)
+        return self.heads.forward_single_task(features, self.task)
 
 
 def packnet_network(network: nn.Module, num_tasks: int) -> PackNetModel:

@@ -180,6 +180,9 @@ def test_packnet_forgets_nothing_and_has_norms_and_a_head_for_each_task():
     assert len(answers) == cell.num_experiences
     assert all(torch.equal(answer, answers[0]) for answer in answers)
     assert training.found()["task_il"]["BWT"] == 0.0
+    added = [p for name, p in model.named_parameters() if name.endswith("wrappee.bias")]
+    assert len(added) == 3
+    assert not any(bias.any() for bias in added)
     norms = [module.norms for module in model.modules() if hasattr(module, "norms")]
     assert len(norms) == 3
     for of_tasks in norms:
