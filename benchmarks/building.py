@@ -203,9 +203,13 @@ def packnet(
     lr: float,
     post_prune_share: float,
     last_epochs: int = 0,
+    norms: str = "task",
     **options: Any,
 ) -> PackNet:
-    """Builds PackNet with an equal share of the weights for every task, and `on_sgd`'s schedule."""
+    """Builds PackNet with an equal share of the weights for every task, and `on_sgd`'s schedule.
+
+    `norms` are those of each "task", or of the "first" alone.
+    """
     epochs = options["train_epochs"]
     after = max(1, round(post_prune_share * epochs))
     if after >= epochs:
@@ -214,8 +218,10 @@ def packnet(
             f"{post_prune_share}, which is {after} of {epochs} epochs: choose a lower share, or a "
             "setting of at least 2 epochs."
         )
+    if norms not in ("task", "first"):
+        raise HyperparameterError(f'Expected `norms` to be "task" or "first", got {norms!r}.')
     num_tasks = setting.num_experiences
-    model = packnet_network(network, num_tasks)
+    model = packnet_network(network, num_tasks, norm_a_task=norms == "task")
     optimizer = _sgd(model, lr, 0.0)  # momentum would move frozen weights
     schedule = functools.partial(_lowered, epochs=epochs, last_epochs=last_epochs)
     schedule(optimizer)  # refuses what does not fit

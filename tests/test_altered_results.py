@@ -289,6 +289,10 @@ def test_a_schedule_that_would_be_none_or_another_is_refused(last_epochs):
             "of 2 epochs",
         ),
         (
+            ["--method=packnet", "--set=norms=last"],
+            'Expected `norms` to be "task" or "first", got \'last\'',
+        ),
+        (
             ["--method=agem", "--set=sample_size=0"],
             "Expected `sample_size` to be a whole number from 2 on, a sample a task, got 0",
         ),
