@@ -168,8 +168,8 @@ def what_stays(strategy: Any, *optimizers: Optimizer) -> Callable[[], list[Any]]
 def on_host(strategy: Any) -> Callable[[], list[Any]]:
     """What an iteration may change on the host, where no replay would, as a function to be asked.
 
-    States of random generators, the global ones and those that model, head and criterion hold, and
-    their plain attributes.
+    States of random generators, the global ones and those that model, head and criterion hold,
+    their plain attributes, and how often their tensors on the host were written to.
 
     Args:
         strategy: A `DLCPAStrategy`.
@@ -181,8 +181,10 @@ def on_host(strategy: Any) -> Callable[[], list[Any]]:
         if strategy.device.type != "cpu":  # whose own generator it is
             found.append(torch.get_rng_state().numpy().tobytes())
         held = [vars(one) for one in objects if hasattr(one, "__dict__")]
-        own = [value for attributes in held for value in attributes.values() if _is_of_host(value)]
-        found += [generator.get_state().numpy().tobytes() for generator in own]
+        values = [value for attributes in held for value in attributes.values()]
+        found += [value.get_state().numpy().tobytes() for value in values if _is_of_host(value)]
+        if strategy.device.type != "cpu":
+            found.append([value._version for value in values if _counts_writes_on_host(value)])
         plain = [
             {name: value for name, value in attributes.items() if is_plain(value)}
             for attributes in held
@@ -195,6 +197,11 @@ def on_host(strategy: Any) -> Callable[[], list[Any]]:
 def _is_of_host(value: Any) -> bool:
     """Whether it is a generator of torch's whose numbers no graph would draw."""
     return isinstance(value, torch.Generator) and value.device.type == "cpu"
+
+
+def _counts_writes_on_host(value: Any) -> bool:
+    is_on_host = isinstance(value, Tensor) and value.device.type == "cpu"
+    return is_on_host and not value.is_inference()
 
 
 def _kept_by(owner: Any) -> dict[str, Any]:

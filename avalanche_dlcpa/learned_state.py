@@ -52,6 +52,7 @@ def learned_state(strategy: DLCPAStrategy) -> dict[str, Any]:
 def load_learned_state_(strategy: DLCPAStrategy, state: dict[str, Any]) -> None:
     """Make a strategy go on from what `learned_state` told; see `DLCPAStrategy.load_state_dict`."""
     now = strategy._now
+    strategy.model.to(strategy.device)  # where the average goes on, and Avalanche's loop puts it
     strategy.model.load_state_dict(state["model"])
     strategy.model.classifiers.widen(state["num_outputs"])
     strategy.model.classifiers.start = HeadStart(**state["head_start"])

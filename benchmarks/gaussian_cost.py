@@ -55,7 +55,7 @@ def measure(
         network="resnet18",
         width=width,
         layout="channels_last",
-        plugin=plugin,
+        plugins=[plugin],
         train_mb_size=32,
         train_epochs=epochs,
         eval_mb_size=256,

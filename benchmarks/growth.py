@@ -92,7 +92,7 @@ class _Training:
 
     def new_strategy(self, times: EpochTimes) -> DLCPAStrategy:
         """A strategy that has learned nothing and trains one epoch an experience."""
-        return make_strategy(plugin=times, **self._options)
+        return make_strategy(plugins=[times], **self._options)
 
     def learn(self, strategy: DLCPAStrategy, classes: range) -> None:
         """Train an experience of these classes."""

@@ -90,7 +90,7 @@ def measure(
         network=network,
         width=width,
         layout=layout,
-        plugin=stopwatch,
+        plugins=[stopwatch],
         precision=precision,
         train_mb_size=batch_size,
         train_epochs=stopwatch.epochs,

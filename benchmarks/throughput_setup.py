@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from avalanche.benchmarks import NCScenario, tensors_benchmark
-from avalanche.core import SupervisedPlugin
 from avalanche.evaluation.metrics import accuracy_metrics, loss_metrics
 from avalanche.training.plugins import EvaluationPlugin
 from torch import Tensor, nn
@@ -70,7 +69,7 @@ def digits(iterations: int, batch_size: int) -> tuple[Tensor, Tensor]:
 
 
 def make_strategy(
-    *, head: str, network: str, width: int, layout: str, plugin: SupervisedPlugin, **options: Any
+    *, head: str, network: str, width: int, layout: str, **options: Any
 ) -> DLCPAStrategy:
     """The strategy of the paper's CIFAR-100 rows, with accuracy and loss of each epoch."""
     model = NETWORKS[network](NUM_CLASSES, width=width).to(memory_format=LAYOUTS[layout])
@@ -78,7 +77,6 @@ def make_strategy(
         model=model,
         optimizer=SGD(model.parameters(), lr=0.005),
         ssl=None if head == "none" else head,
-        plugins=[plugin],
         evaluator=EvaluationPlugin(accuracy_metrics(epoch=True), loss_metrics(epoch=True)),
         **options,
     )

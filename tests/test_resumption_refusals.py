@@ -14,6 +14,7 @@ from helpers import (
     assert_same_state,
     small_head,
     state_of,
+    strategy_of,
 )
 from resuming import (
     EVERY,
@@ -236,6 +237,14 @@ def test_a_damaged_checkpoint_costs_a_little_time_and_no_numbers(tmp_path):
     with pytest.warns(UserWarning, match="cut short or altered"):
         run.strategy.resume(tmp_path, **EVERY)
     run.go().assert_same_as(Run().go())
+
+
+def test_a_state_is_loaded_where_training_will_be():
+    """Avalanche moves a model to its device no sooner than in training."""
+    fresh = strategy_of(SmallCNN(), ssl=small_head("mocov2"), device="meta")
+    fresh.load_state_dict(strategy_of(SmallCNN(), ssl=small_head("mocov2")).state_dict())
+    parameters = [*fresh.model.parameters(), *fresh.ssl.parameters()]
+    assert {parameter.device.type for parameter in parameters} == {"meta"}
 
 
 def test_the_model_alone_is_loaded_into_a_fresh_one():
