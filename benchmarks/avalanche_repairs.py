@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from avalanche.core import SupervisedPlugin
+from avalanche.training import LearningWithoutForgetting
 from avalanche.training.plugins import SynapticIntelligencePlugin
 from avalanche.training.supervised import PackNet
 from torch.optim.lr_scheduler import LRScheduler
@@ -38,19 +40,48 @@ class ScheduleOfEachOptimizer(SupervisedPlugin):
 
 
 def repair_synaptic_intelligence() -> None:
-    """Let SI remember the weights before a step, also on a CPU.
+    """Let SI remember the weights before a step, also on a CPU, and weigh them by importance.
 
-    There ``detach().cpu().flatten()`` is a view of the parameters themselves, so that a step seems
-    to have moved nothing, all importances are 0, and SI equals Naive.
+    On a CPU ``detach().cpu().flatten()`` is a view of the parameters themselves, so that a step
+    seems to have moved nothing, and all importances are 0. Where they are not, a limit of 0.001
+    makes them equal: plain SGD gives a weight that moves at all at least one over learning rate and
+    number of steps. Negative ones, which reward change, are 0.
     """
-    plain = SynapticIntelligencePlugin.extract_weights
-    if getattr(plain, "is_repaired", False):
+    plugin = SynapticIntelligencePlugin
+    if getattr(plugin.extract_weights, "is_repaired", False):
         return
+    plain_extract, plain_update = plugin.extract_weights, plugin.update_ewc_data
 
     def extract_weights(model: Any, target: Any, excluded_parameters: Any) -> None:
-        plain(model, target, excluded_parameters)
+        plain_extract(model, target, excluded_parameters)
         for entry in target.values():
             entry.data = entry.data.clone()
 
+    def update_ewc_data(
+        net: Any, ewc_data: Any, syn_data: Any, clip_to: float, *others: Any, **options: Any
+    ) -> None:
+        plain_update(net, ewc_data, syn_data, math.inf, *others, **options)
+        for importance in ewc_data[1].values():
+            importance.data.clamp_(min=0)
+
     extract_weights.is_repaired = True  # type: ignore[attr-defined]
-    SynapticIntelligencePlugin.extract_weights = staticmethod(extract_weights)
+    plugin.extract_weights = staticmethod(extract_weights)
+    plugin.update_ewc_data = staticmethod(update_ewc_data)
+
+
+def repair_learning_without_forgetting() -> None:
+    """Let the old network of LwF answer as it is evaluated.
+
+    Avalanche copies it in training mode: its batch norm goes by the statistics of the mini-batch of
+    another task.
+    """
+    plain = LearningWithoutForgetting.post_adapt
+    if getattr(plain, "is_repaired", False):
+        return
+
+    def post_adapt(self: Any, agent: Any, exp: Any) -> None:
+        plain(self, agent, exp)
+        self.prev_model.eval()
+
+    post_adapt.is_repaired = True  # type: ignore[attr-defined]
+    LearningWithoutForgetting.post_adapt = post_adapt

@@ -12,6 +12,7 @@ from avalanche.training.supervised import (
     AGEM,
     DER,
     ICaRL,
+    LwF,
     PackNet,
     Replay,
     SynapticIntelligence,
@@ -26,6 +27,7 @@ from avalanche_dlcpa import DLCPAStrategy, SingleTaskStrategy
 from avalanche_dlcpa.model_head import find_head
 from benchmarks.avalanche_repairs import (
     ScheduleOfEachOptimizer,
+    repair_learning_without_forgetting,
     repair_plugins_of_packnet,
     repair_synaptic_intelligence,
 )
@@ -154,9 +156,15 @@ def with_gradient_memory(strategy: type[SupervisedTemplate]) -> Build:
 
 
 def synaptic_intelligence(network: nn.Module, **options: Any) -> SupervisedTemplate:
-    """SI, as it should be."""
+    """SI, as it should be, with the damping of van de Ven and Tolias (2019)."""
     repair_synaptic_intelligence()
-    return on_sgd(SynapticIntelligence, strength="si_lambda")(network, **options)
+    return on_sgd(SynapticIntelligence, strength="si_lambda", eps=0.1)(network, **options)
+
+
+def learning_without_forgetting(network: nn.Module, **options: Any) -> SupervisedTemplate:
+    """LwF, as it should be, with the temperature of its paper."""
+    repair_learning_without_forgetting()
+    return on_sgd(LwF, strength="alpha", temperature=2.0)(network, **options)
 
 
 def icarl_memory(num_classes: int, buffer_size: int = BUFFER_SIZE) -> int:

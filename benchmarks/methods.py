@@ -16,7 +16,6 @@ from avalanche.training.supervised import (
     MAS,
     Cumulative,
     JointTraining,
-    LwF,
     Naive,
 )
 
@@ -25,6 +24,7 @@ from benchmarks.building import (
     dark_experience,
     dlcpa,
     icarl,
+    learning_without_forgetting,
     on_sgd,
     packnet,
     replay,
@@ -89,7 +89,7 @@ def _gaussian_method(ssl: str) -> Method:
 _ONE_HEAD = {
     "naive": Method("Naive", on_sgd(Naive)),
     "ewc": Method("EWC", on_sgd(EWC, strength="ewc_lambda")),
-    "lwf": Method("LwF", on_sgd(LwF, strength="alpha", temperature=2.0)),
+    "lwf": Method("LwF", learning_without_forgetting),
 }
 
 
