@@ -89,6 +89,15 @@ def expect_bytes(image_cache_bytes: Any) -> None:
         )
 
 
+def expect_optimizer(optimizer: Any) -> None:
+    """Refuse what is no optimizer."""
+    if not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "step")):
+        raise TypeError(
+            f"Expected `optimizer` to be one of torch.optim, got {type(optimizer).__name__}: pass "
+            "SGD(model.parameters(), lr=0.005)."
+        )
+
+
 def expect_epochs(train_epochs: Any) -> None:
     """Refuse to count a task in the average that was never trained."""
     if not isinstance(train_epochs, numbers.Integral) or int(train_epochs) < 1:
@@ -120,8 +129,29 @@ def expect_averageable(model: nn.Module) -> None:
             )
 
 
+def expect_evaluator(evaluator: Any) -> None:
+    """Refuse metrics that are in no plugin, before an experience has been trained without them."""
+    if not (evaluator is None or hasattr(evaluator, "get_last_metrics") or callable(evaluator)):
+        raise TypeError(
+            f"Expected `evaluator` to be an EvaluationPlugin, got {type(evaluator).__name__}: pass "
+            "EvaluationPlugin(*metrics)."
+        )
+
+
 def expect_criterion(criterion: Any) -> None:
     """Refuse a criterion that answers no scalar, or weighs classes by their columns."""
+    if not callable(criterion) or isinstance(criterion, type):
+        got = repr(criterion) if criterion is None else getattr(criterion, "__name__", criterion)
+        raise TypeError(
+            f"Expected `criterion` to be a function of logits and labels, got {got}: pass "
+            "torch.nn.CrossEntropyLoss()."
+        )
+    if getattr(criterion, "ignore_index", -1) >= 0:
+        raise ValueError(
+            f"Expected a criterion that ignores no class, got ignore_index={criterion.ignore_index}"
+            ": in training it would be a column of each experience, not a label. Leave "
+            "`ignore_index` out, and the samples out of the stream."
+        )
     if getattr(criterion, "reduction", "mean") == "none":
         raise ValueError("Expected a criterion that answers a scalar, got reduction='none'.")
     weight = getattr(criterion, "weight", None)
@@ -135,6 +165,10 @@ def expect_criterion(criterion: Any) -> None:
 
 def expect_batch_size(size: int, ssl: SelfSupervisedHead | None, needs_two: bool) -> None:
     """Refuse a mini-batch too small for a contrastive loss or batch norm, or above the queue."""
+    if not isinstance(size, numbers.Integral) or size < 1:
+        raise ValueError(
+            f"Expected `train_mb_size` to be a whole number of at least 1, got {size!r}."
+        )
     if needs_two and size < 2:
         raise ValueError(
             "Expected `train_mb_size` to be at least 2 with a self-supervised loss or batch norm, "

@@ -52,6 +52,26 @@ class CheckpointFolder:
         """
         self._lock = lock_folder(self.path)
 
+    def expect_writable(self) -> None:
+        """Refuse to begin a run of which no checkpoint could be written.
+
+        Raises:
+            ValueError: Nothing can be written there.
+        """
+        draft = self._draft()
+        try:
+            write_draft(draft, lambda file: file.write(b"begun"))
+        except OSError as error:
+            raise ValueError(
+                "Expected a folder for checkpoints that can be written, got "
+                f"'{self.path}' ({first_line(error)}): name another."
+            ) from None
+        finally:
+            remove_draft(draft)
+
+    def _draft(self) -> Path:
+        return self.path / f".checkpoint-{os.getpid()}.tmp"
+
     def write(self, state: State) -> Path | None:
         """Write a checkpoint, and remove those before the last two.
 
@@ -62,7 +82,7 @@ class CheckpointFolder:
             The file; None, with a warning, where it could not be written (a full disk): those
             before it are left as they are.
         """
-        draft = self.path / f".checkpoint-{os.getpid()}.tmp"
+        draft = self._draft()
         try:
             write_draft(draft, lambda file: torch.save({"format": FORMAT, **state}, file))
             number = 1 + max((_number(path) for path in self._files()), default=0)

@@ -166,7 +166,12 @@ class ScenarioAccuracy(PluginMetric[float]):
         return int(self._num_correct) / self._num_seen
 
     def before_training_exp(self, strategy: "SupervisedTemplate") -> None:
-        """Note what is learned now; accuracies from after an earlier time of learning it go."""
+        """Note what is learned now; accuracies from after an earlier time of learning it go.
+
+        Raises:
+            ValueError: The strategy has learned nothing yet, and the accuracies are another's.
+        """
+        self._expect_own(strategy)
         for experience in _experiences_in_training(strategy):
             learned = experience.current_experience
             self._learned = [other for other in self._learned if other != learned] + [learned]
@@ -175,6 +180,16 @@ class ScenarioAccuracy(PluginMetric[float]):
             for stream_name, accuracies in self._accuracies.items():
                 kept = {pair: value for pair, value in accuracies.items() if pair[0] != learned}
                 self._accuracies[stream_name] = kept
+
+    def _expect_own(self, strategy: "SupervisedTemplate") -> None:
+        begins = strategy.clock.train_exp_counter == 0 and strategy.clock.train_iterations == 0
+        others = set(self._learned) - {strategy.experience.current_experience}
+        if begins and others:
+            raise ValueError(
+                "Expected metrics of this strategy, which learns its first experience, got "
+                f"{type(self).__name__} with those of another, which has learned {self._learned}: "
+                "make new ones, such as scenario_metrics()."
+            )
 
     def before_eval(self, strategy: "SupervisedTemplate") -> None:
         """Start a new pass."""

@@ -81,9 +81,9 @@ class ResumableTemplate(SupervisedTemplate):
             How many experiences have been learned already.
 
         Raises:
-            ValueError: Training has begun; another process that uses the folder; checkpoints of
-                another run, or only damaged ones; a plugin or metric with a state that a checkpoint
-                cannot hold; arguments out of range.
+            ValueError: Training has begun; a folder that cannot be written, or that another process
+                uses; checkpoints of another run, or only damaged ones; a plugin or metric with a
+                state that a checkpoint cannot hold; arguments out of range.
 
         Example::
 
@@ -114,6 +114,7 @@ class ResumableTemplate(SupervisedTemplate):
             objects=_objects_of(plugins),
         )
         run.folder.lock()
+        run.folder.expect_writable()
         run.restored = run.folder.read(lambda state: expect_same(state, run.fingerprint))
         if run.restored is not None:
             run.calls = [Call(**call) for call in run.restored["calls"]]

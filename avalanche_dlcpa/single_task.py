@@ -24,6 +24,8 @@ from avalanche_dlcpa.arguments import (
     expect_criterion,
     expect_epochs,
     expect_eval_batch_size,
+    expect_evaluator,
+    expect_optimizer,
     expect_values,
 )
 from avalanche_dlcpa.averaging import ParameterAverage
@@ -148,6 +150,8 @@ class SingleTaskStrategy(SupervisedTemplate):
         expect_epochs(train_epochs)
         expect_eval_batch_size(eval_mb_size)
         expect_criterion(criterion)
+        expect_evaluator(evaluator)
+        expect_optimizer(optimizer)
         expect_values(model)
         if predict_with == "mean":
             expect_averageable(model)

@@ -70,6 +70,13 @@ class StableInfo:
     def columns(self, task: int) -> list[int]:
         """Columns among which the samples of a task compete in Task-IL.
 
+        A class that came in several experiences is of the first: there the file cannot tell the
+        classes of a later one, whose columns are those of its labels.
+
+        Args:
+            task: Task label; without task labels the number of the classifier, which is that of the
+                experience where each brought classes of its own.
+
         Raises:
             ValueError: No class is of that task.
         """

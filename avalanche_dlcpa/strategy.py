@@ -26,6 +26,8 @@ from avalanche_dlcpa.arguments import (
     expect_criterion,
     expect_epochs,
     expect_eval_batch_size,
+    expect_evaluator,
+    expect_optimizer,
     expect_precision,
     expect_queue,
     expect_values,
@@ -87,7 +89,7 @@ from avalanche_dlcpa.training_guards import (
     refuse_distributed,
     warn_of_one_class,
 )
-from avalanche_dlcpa.views import PaperViews, checked_views
+from avalanche_dlcpa.views import PaperViews, checked_views, own_views
 
 Views = Callable[[Tensor], Sequence[Tensor]]
 
@@ -112,8 +114,8 @@ class DLCPAStrategy(ResumableTemplate):
         scheduler: Makes a schedule for ``optimizer``, anew in each experience and stepped once an
             epoch, such as ``lambda optimizer: MultiStepLR(optimizer, [99])``.
         classifier_scheduler: The same for the classifiers' optimizer.
-        views: Mini-batch (B, ...) -> two views like it. Default: `PaperViews`, and with
-            ``ssl=None`` the mini-batch itself.
+        views: Mini-batch (B, ...) -> two views like it. Default: `PaperViews`, of which each
+            strategy has its own copy, and with ``ssl=None`` the mini-batch itself.
         head: Name of the model's last linear layer; default: see `find_head`.
         average_source: What is averaged: ``"plastic"`` (the paper) or the head's ``"momentum"``
             encoder (the authors' runs with MoCoV2 and BYOL).
@@ -212,6 +214,8 @@ class DLCPAStrategy(ResumableTemplate):
         expect_bytes(image_cache_bytes)
         expect_epochs(train_epochs)
         expect_criterion(criterion)
+        expect_evaluator(evaluator)
+        expect_optimizer(optimizer)
         if not (views is None or callable(views)):
             raise TypeError(f"Expected `views` to be a function, got {type(views).__name__}.")
         self.ssl = make_head(ssl)
@@ -263,7 +267,7 @@ class DLCPAStrategy(ResumableTemplate):
                 peval_mode=peval_mode,
             )
         self.supervised_weight = supervised_weight
-        self.views = PaperViews() if views is None and self.ssl is not None else views
+        self.views = PaperViews() if views is None and self.ssl is not None else own_views(views)
         self.plastic_classifier = plastic_classifier
         self.classifier_features = classifier_features
         self.image_cache_bytes = image_cache_bytes
@@ -465,7 +469,7 @@ class DLCPAStrategy(ResumableTemplate):
     def criterion(self) -> Tensor:
         """Eq. 6 in training, the plain criterion at evaluation."""
         if not self.is_training:
-            return super().criterion()
+            return self._criterion(self.mb_output, self.mb_y.long())
         assert self._now is not None
         return self._now.plastic_loss() if self._graph is None else self._graph_loss
 

@@ -5,6 +5,7 @@ image has its own random numbers, where theirs shared one draw in a batch. Shape
 nothing waits for the device, so that a training step and its views fit into one CUDA graph.
 """
 
+import copy
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -138,6 +139,19 @@ class PaperViews:
         views = (views - mean) / std
         view1, view2 = views.to(x.dtype).chunk(2)
         return view1, view2
+
+
+def own_views(views: Any) -> Any:
+    """A strategy's own copy of `PaperViews`, without the range that was guessed for another one.
+
+    Other views are returned as they are.
+    """
+    if not isinstance(views, PaperViews):
+        return views
+    own = copy.copy(views)
+    if own._is_guessed:
+        (own.mean, own.std), own._is_guessed = ((0.0,), (1.0,)), False
+    return own
 
 
 def checked_views(views: Any, num_views: int, batch_size: int) -> Sequence[Tensor]:

@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import StepLR
 
 from avalanche_dlcpa import DualLearner
 from avalanche_dlcpa.experiences import some_samples
+from avalanche_dlcpa.metrics import scenario_metrics
 from avalanche_dlcpa.self_supervised import HEADS, MoCoV2, SimCLR, _solo_learn
 
 NAN, INF = float("nan"), float("inf")
@@ -103,6 +104,24 @@ BAD_ARGUMENTS = {
         ValueError,
         "a scalar, got reduction='none'",
     ),
+    "a criterion that ignores a class": (
+        {"criterion": nn.CrossEntropyLoss(ignore_index=0)},
+        ValueError,
+        "ignores no class, got ignore_index=0",
+    ),
+    "no criterion": ({"criterion": None}, TypeError, "`criterion`.*got None"),
+    "the class of a criterion": (
+        {"criterion": nn.CrossEntropyLoss},
+        TypeError,
+        r"`criterion`.*got CrossEntropyLoss: pass torch.nn.CrossEntropyLoss\(\)",
+    ),
+    "metrics in no plugin": (
+        {"evaluator": scenario_metrics()},
+        TypeError,
+        r"`evaluator`.*got list: pass EvaluationPlugin\(\*metrics\)",
+    ),
+    "batch size a word": ({"train_mb_size": "8"}, ValueError, "`train_mb_size`.*got '8'"),
+    "batch size None": ({"train_mb_size": None}, ValueError, "`train_mb_size`.*got None"),
     "weight below 0": ({"supervised_weight": -1.0}, ValueError, "`supervised_weight`.*-1"),
     "weight NaN": ({"supervised_weight": NAN}, ValueError, "`supervised_weight`.*nan"),
     "weight infinite": ({"supervised_weight": INF}, ValueError, "`supervised_weight`.*inf"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from avalanche.benchmarks import tensors_benchmark
-from avalanche.evaluation.metrics import accuracy_metrics
+from avalanche.evaluation.metrics import accuracy_metrics, loss_metrics
 from avalanche.models import SimpleCNN, SlimResNet18
 from avalanche.training.plugins import EvaluationPlugin, SupervisedPlugin
 from helpers import (
@@ -14,11 +14,13 @@ from helpers import (
     assert_same_state,
     batch_of,
     nc_stream,
+    samples,
     seed_everything,
     state_of,
     strategy_of,
     tensors_stream,
 )
+from torch import nn
 
 from avalanche_dlcpa.self_supervised import MoCoV2
 
@@ -177,6 +179,19 @@ def test_evaluating_changes_no_later_training(ssl):
         {"evaluations": 0, "eval_every": 1, "peval_mode": "iteration"},
     ):
         assert_same_state(trained(ssl=ssl, **kwargs), plain)
+
+
+def test_labels_of_few_bits_are_trained_and_evaluated():
+    (x, y), (a, b) = samples((0, 1), size=8), samples((0, 1), size=8)
+    stream = tensors_benchmark([(x, y.int())], [(a, b.int())], task_labels=[0])
+    evaluator = EvaluationPlugin(loss_metrics(experience=True))
+    strategy = strategy_of(SmallCNN(), evaluator=evaluator)
+    strategy.train(stream.train_stream[0], eval_streams=[])
+    found = strategy.eval(stream.test_stream)
+    [loss] = [value for name, value in found.items() if name.startswith("Loss_Exp")]
+    strategy.model.eval()
+    expected = nn.functional.cross_entropy(strategy.model(a), b.long())
+    assert loss == pytest.approx(float(expected), rel=1e-4)
 
 
 def test_evaluating_before_training_is_an_answer_too():

@@ -317,6 +317,18 @@ def test_an_experience_learned_again_counts_as_learned_last():
     assert same(class_il.matrix(), [[0.6, 0.9], [NAN, NAN]])
 
 
+@quiet
+def test_metrics_of_another_strategy_are_refused_before_anything_is_trained():
+    benchmark, strategy, *metrics = scripted()
+    strategy.train(benchmark.train_stream[:2])
+    strategy.eval(benchmark.test_stream)
+    again = make_strategy(ScriptedModel(), *metrics)
+    with pytest.raises(ValueError, match=r"of another, which has learned \[0, 1\]: make new ones"):
+        again.train(benchmark.train_stream[0])
+    assert metrics[0].learned_experiences == [0, 1]
+    strategy.train(benchmark.train_stream[0])  # its own go on
+
+
 def test_acc_is_the_mean_over_experiences_not_over_samples():
     metrics = class_il_metrics()
     strategy = make_strategy(ScriptedModel(), *metrics, plugins=[NextRow()])

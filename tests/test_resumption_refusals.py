@@ -218,6 +218,15 @@ def test_a_resumed_run_holds_no_samples(tmp_path):
     assert not holding(reachable(run.strategy), images)
 
 
+def test_a_folder_that_cannot_be_written_is_told_before_training(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with (
+        pytest.warns(UserWarning, match="could not be locked"),
+        pytest.raises(ValueError, match=r"that can be written, got '.*file.run' .*: name another"),
+    ):
+        Run().strategy.resume(tmp_path / "file" / "run")
+
+
 def test_a_disk_that_is_full_stops_nothing(tmp_path):
     run = Run()
     run.strategy.resume(tmp_path / "run", **EVERY)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms.functional as F
-from helpers import WAITING_OPERATIONS, Operations, needs_cuda_build
+from helpers import WAITING_OPERATIONS, Operations, SmallCNN, needs_cuda_build, strategy_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare, ks_1samp, ks_2samp, uniform
@@ -25,7 +25,7 @@ from avalanche_dlcpa.augmentation import (
     jitter_color,
     warp,
 )
-from avalanche_dlcpa.views import PaperViews
+from avalanche_dlcpa.views import PaperViews, own_views
 
 ORDERS = torch.tensor(list(itertools.permutations(range(4))))
 CIFAR_CONSTANTS = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
@@ -486,3 +486,25 @@ def test_constants_for_another_number_of_channels_are_refused(name):
 
 
 # The normalisation of the stream ------------------------------------------------------------------
+
+
+def test_a_guessed_range_is_of_one_strategy():
+    views = PaperViews(min_crop_area=0.5)
+    with pytest.warns(UserWarning, match="Found no Normalize"):
+        views.fit(None, lambda: 9 * images())
+    assert max(views.std) > 8
+    own = own_views(views)
+    assert (own.mean, own.std, own.min_crop_area) == ((0.0,), (1.0,), 0.5)
+    with pytest.warns(UserWarning, match="Found no Normalize"):
+        own.fit(None, lambda: 5 * images())
+    assert max(own.std) < 6
+    assert max(views.std) > 8  # the first goes on with its own
+    given_constants = PaperViews(mean=[0.5], std=[0.25])
+    assert vars(own_views(given_constants)) == vars(given_constants)
+    assert own_views(images) is images
+
+
+def test_each_strategy_has_views_of_its_own():
+    views = PaperViews()
+    first, second = (strategy_of(SmallCNN(), ssl="simclr", views=views) for _ in range(2))
+    assert len({id(views), id(first.views), id(second.views)}) == 3
