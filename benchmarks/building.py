@@ -84,6 +84,10 @@ def on_sgd(strategy: type[SupervisedTemplate], strength: str = "", **fixed: Any)
         **options: Any,
     ) -> SupervisedTemplate:
         if strength:
+            if "strength" not in options:
+                raise HyperparameterError(
+                    f"Expected a `strength` for {strategy.__name__}, got none: name it with --set."
+                )
             options[strength] = options.pop("strength")
         optimizer = _sgd(network, lr, momentum)
         return strategy(

@@ -238,6 +238,11 @@ def read_result(path: Path) -> Result:
             f"({error}): delete it, and it is run again."
         ) from error
     found = result.get("format") if isinstance(result, dict) else None
+    if found is None:
+        raise ValueError(
+            f"Expected {path.name} to be a result of benchmarks.run, got another JSON: move it "
+            "away."
+        )
     if found != FORMAT:
         raise ValueError(
             f"Expected {path.name} to have format {FORMAT}, got {found}: it is of another version. "

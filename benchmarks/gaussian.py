@@ -27,7 +27,7 @@ from benchmarks.gaussian_variants import Combinations, Variants
 from benchmarks.names import COUNT, SEED
 from benchmarks.origin import origin_of
 from benchmarks.run import add_run_arguments
-from benchmarks.whole_files import save_json
+from benchmarks.whole_files import expect_writable, save_json
 
 HOW = ("validation", "images_per_class", "dataset_root", "device")
 Result = dict[str, Any]
@@ -120,10 +120,11 @@ def main() -> None:
         command += [f"--{name.replace('_', '-')}", *([] if value is True else [f"{value}"])] * shown
     how = {name: words.pop(name) for name in HOW}
     try:
+        expect_writable(out)
         training = StudiedTraining(**words)
         folder = (networks or out / "networks") / training.name
         result = study(training, folder, **how, command=command)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         parser.error(str(error))
     kind = "validation" if how["validation"] else "variants"
     if how["images_per_class"] is not None:

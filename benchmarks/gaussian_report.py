@@ -47,7 +47,7 @@ def load(folder: Path, judged_on: str) -> dict[Group, list[Result]]:
         ValueError: Runs of one group that differ in more than the seed.
     """
     found: dict[Group, list[Result]] = {}
-    results = [json.loads(path.read_text()) for path in sorted(folder.glob("*_seed*.json"))]
+    results = [_read(path) for path in sorted(folder.glob("*_seed*.json"))]
     order = list(METHODS)
     for result in sorted(results, key=lambda r: (order.index(r["method"]), r["seed"])):
         if result["judged_on"] == judged_on:
@@ -68,6 +68,19 @@ def load(folder: Path, judged_on: str) -> dict[Group, list[Result]]:
                     f"{[run[name] for run in runs]}: remove old ones from {folder}."
                 )
     return found
+
+
+def _read(path: Path) -> Result:
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if {"variants", "method", "judged_on"} <= result.keys():
+            return dict(result)
+    except (AttributeError, ValueError) as error:
+        raise ValueError(f"Expected {path} to hold a whole result, got: {error}") from error
+    raise ValueError(
+        f"Expected {path} to be a result of benchmarks.gaussian, got another JSON: name a folder "
+        "of such results alone, such as results/gaussian."
+    )
 
 
 def overview_table(groups: Mapping[Group, Sequence[Result]]) -> Table:

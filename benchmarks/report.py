@@ -87,9 +87,11 @@ def make_sections(
         first = f"compare {experiment}" if experiment is not None else "run"
         if experiment in COMMANDS:
             first = COMMANDS[experiment].rpartition("benchmarks.")[2]
+        elif experiment is not None and scale is not None:
+            first += f" --scale {scale}"
         raise ValueError(
             f"Expected results{f' of {wanted}' if wanted else ''} in {folder.name}/, got none: run "
-            f"benchmarks.{first} first."
+            f"`python -m benchmarks.{first}` first."
         )
     return sections
 

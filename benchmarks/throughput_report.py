@@ -179,8 +179,12 @@ def main() -> None:
     """Print the tables from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("path", type=Path, nargs="?", default=Path("results/throughput.json"))
-    result = json.loads(parser.parse_args().path.read_text(encoding="utf-8"))
-    print("\n\n".join(as_markdown(table(result)) for table in TABLES))
+    path = parser.parse_args().path
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        print("\n\n".join(as_markdown(table(result)) for table in TABLES))
+    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        parser.error(f"Expected {path} to be a result of benchmarks.throughput, got: {error!r}")
 
 
 if __name__ == "__main__":

@@ -69,6 +69,12 @@ def build_strategy(
     except (TypeError, ValueError) as error:
         if isinstance(error, HyperparameterError):
             raise
+        lacking = re.findall(r"'(\w+)'", str(error).partition("required keyword-only")[2])
+        if lacking:
+            raise HyperparameterError(
+                f"Expected {cell.method} to be given {', '.join(lacking)}, got {options}: name "
+                "what it lacks with --set; with --validation that is all."
+            ) from error
         _, _, words = str(error).partition("keyword argument")
         unknown = [name for name in options if re.search(rf"\b{name}\b", words)]
         if unknown:

@@ -19,12 +19,14 @@ from benchmarks import (
     compare,
     data_statistics,
     demo,
+    gaussian,
     gaussian_report,
     hyperparameter_table,
     hyperparameters,
     pool,
     report,
     run,
+    throughput_report,
     trials,
     tune,
 )
@@ -302,6 +304,11 @@ def test_a_schedule_that_would_be_none_or_another_is_refused(last_epochs):
             "Expected `resolution` to be a whole number from 2 on, got 1",
         ),
         (["--set=train_epochs=1"], "Expected hyperparameters that naive has, got train_epochs"),
+        (["--validation"], "Expected naive to be given lr, got {}: name what it lacks with --set"),
+        (
+            ["--method=ewc", "--validation", "--set=lr=0.1"],
+            "Expected a `strength` for EWC, got none",
+        ),
         (["--set=last_epochs=-5"], "Expected last_epochs to be a number from 0 on, got -5"),
     ],
 )
@@ -318,12 +325,22 @@ def test_bad_words_of_a_run_are_answered_in_a_line(words, message, tmp_path, mon
 def test_bad_words_of_a_grid_of_the_demo_and_of_the_gaussian_report(tmp_path, monkeypatch, capsys):
     file = tmp_path / "file"
     file.write_text("")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "mine_seed3.json").write_text("{}")
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / "digits_naive_seed0_variants.json").write_text('{"variants": ')
     naive = ["--methods", "naive", "--settings", TWIN]
+    study = ["--method", "naive", "--setting", TWIN]
     for main, words, message in (
         (compare.main, [*naive, "--seeds", "-1"], "--seeds: Expected a whole number"),
         (compare.main, [*naive, "--out", str(file)], "File exists"),
         (demo.main, ["--setting", "cifar100-10"], "Expected hyperparameters of naive"),
         (gaussian_report.main, [str(tmp_path)], "Expected JSONs of benchmarks.gaussian"),
+        (gaussian_report.main, [str(tmp_path / "foreign")], "mine_seed3.json to be a result of"),
+        (gaussian_report.main, [str(tmp_path / "cut")], "variants.json to hold a whole result"),
+        (gaussian.main, [*study, "--out", str(file)], "File exists"),
+        (throughput_report.main, [str(file)], "to be a result of benchmarks.throughput"),
+        (throughput_report.main, [str(tmp_path / "no.json")], "No such file or directory"),
     ):
         monkeypatch.setattr(sys, "argv", ["words", *words])
         with pytest.raises(SystemExit) as ended:
@@ -459,7 +476,9 @@ def test_altered_counts_are_left_out_with_the_reason(name, tmp_path):
         path.write_text(ALTERED_COUNTS[name], encoding="latin-1")
     reason = "Expected data_statistics.json to hold what was counted, got a file cut short or alter"
     assert reason in skipped_data(tmp_path)["data_statistics.json"]
-    with pytest.raises(ValueError, match=r"got none: run benchmarks\.data_statistics first"):
+    with pytest.raises(
+        ValueError, match=r"got none: run `python -m benchmarks\.data_statistics` first"
+    ):
         report.make_sections([], tmp_path, experiment="table6")
 
 

@@ -93,7 +93,9 @@ def test_what_was_counted_is_in_the_report(tmp_path, monkeypatch, capsys):
     assert "python -m benchmarks.data_statistics --data digits" in section.command
     page = write_report([section], {}, tmp_path)[-1].read_text()
     assert "125 to 131" in page
-    with pytest.raises(ValueError, match=r"got none: run benchmarks\.data_statistics first"):
+    with pytest.raises(
+        ValueError, match=r"got none: run `python -m benchmarks\.data_statistics` first"
+    ):
         make_sections([], tmp_path / "other", experiment="table6")
 
 

@@ -182,12 +182,18 @@ def test_results_stay_as_they_were(tmp_path):
         ({"setting": LAB, "experiment": "table8"}, None),
         ({"scale": "digits"}, ["setting-digits"]),
         ({"experiment": "table4", "scale": "paper"}, None),
+        ({"experiment": "table9", "scale": "lab"}, None),
     ],
 )
 def test_what_is_asked_for_is_shown(tmp_path, options, anchors):
     results = [make_result("dlcpa-mocov2", LAB), make_result("dlcpa-mocov2", "digits")]
     if anchors is None:
-        with pytest.raises(ValueError, match=r"Expected results of .* got none: run benchmarks\."):
+        command = r"benchmarks\."
+        if {"experiment", "scale"} <= options.keys():
+            command = rf"benchmarks\.compare {options['experiment']} --scale {options['scale']}`"
+        with pytest.raises(
+            ValueError, match=f"Expected results of .* got none: run `python -m {command}"
+        ):
             make_sections(results, tmp_path, **options)
     else:
         assert [s.anchor for s in make_sections(results, tmp_path, **options)] == anchors
@@ -207,7 +213,9 @@ def test_unknown_names_are_answered_with_the_nearest(tmp_path, options, message)
 
 
 def test_a_report_of_nothing_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"Expected results in .*got none: run benchmarks.run"):
+    with pytest.raises(
+        ValueError, match=r"Expected results in .*got none: run `python -m benchmarks.run"
+    ):
         make_sections([], tmp_path)
 
 
