@@ -51,7 +51,7 @@ def plot_linear_probe(
     num_rows, num_tasks = percent.shape
     if ax is None:
         ax = new_axes(width=2.6 + 0.48 * num_tasks, height=1.2 + 0.48 * num_rows)
-    image = ax.imshow(percent, cmap="cividis", vmin=0, vmax=100)
+    image = ax.imshow(percent, cmap="cividis")  # its own range: differences matter
     ax.figure.colorbar(image, ax=ax, label="linear-probe accuracy (%)")
     ax.set(xlabel="images of task", ylabel="feature extractor")
     cells = max(num_rows, num_tasks)
@@ -60,7 +60,7 @@ def plot_linear_probe(
     ax.set_yticks(range(num_rows), row_labels, fontsize=size)
     if num_tasks < num_rows:
         ax.axhline(num_tasks - 0.5, color="white", linewidth=3)
-    print_values(ax, percent, cmap=image.get_cmap())
+    print_values(ax, percent, image=image)
     return ax
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from numpy.typing import ArrayLike
 
 from avalanche_dlcpa.accuracy_matrix import check_fractions
@@ -22,14 +22,15 @@ def new_axes(*, width: float, height: float) -> Axes:
     return Figure(figsize=(width, height), layout="constrained").subplots()
 
 
-def print_values(ax: Axes, percent: np.ndarray, *, cmap: Colormap) -> None:
+def print_values(ax: Axes, percent: np.ndarray, *, image: AxesImage) -> None:
     """Write each value into its cell, as large as the cell allows."""
     num_tasks = len(percent)
     pattern = "{:.1f}" if num_tasks <= 10 else "{:.0f}"
     size = font_size(ax, num_tasks=num_tasks, num_characters=len(pattern.format(100)))
     for (i, j), value in np.ndenumerate(percent):
         if not np.isnan(value):
-            colour = _readable_on(cmap(value / 100))
+            red, green, blue, _ = image.cmap(image.norm(value))
+            colour = _readable_on((red, green, blue))
             text = pattern.format(value)
             ax.text(j, i, text, ha="center", va="center", color=colour, fontsize=size)
 
@@ -42,9 +43,9 @@ def font_size(ax: Axes, *, num_tasks: int, num_characters: int) -> float:
     return min(10.0, cell / (0.7 * num_characters))
 
 
-def _readable_on(background: tuple[float, float, float, float]) -> str:
+def _readable_on(background: tuple[float, float, float]) -> str:
     """Black or white, whichever contrasts more (WCAG 2 relative luminance)."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in background[:3]]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in background]
     luminance = float(np.dot([0.2126, 0.7152, 0.0722], linear))
     return "black" if luminance > 0.179 else "white"
 

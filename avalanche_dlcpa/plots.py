@@ -64,7 +64,7 @@ def plot_accuracy_matrix(
     ax.set_yticks(ticks, labels, fontsize=size)
     if title is not None:
         ax.set_title(title)
-    print_values(ax, percent, cmap=image.get_cmap())
+    print_values(ax, percent, image=image)
     return ax
 
 

@@ -96,7 +96,7 @@ def setting_pictures(setting: str, results: Sequence[Result], folder: Path) -> l
         curves.supxlabel("Without runs with changes, which are in the table.", fontsize=9)
     pictures = {"accuracies": (f"Mean accuracy over the tasks learned: {title}", curves)}
     if len(by_method(results)) > 1:
-        costs = f"Training time and memory kept for the next task: {title}", costs_figure(results)
+        costs = f"Training time and memory held between tasks: {title}", costs_figure(results)
         pictures["costs"] = costs
     return [
         _save(figure, folder, f"{setting}_{kind}", caption)
@@ -174,7 +174,10 @@ def _share_legend(figure: Figure, panels: Iterable[Axes]) -> None:
 
 
 def costs_figure(results: Sequence[Result]) -> Figure:
-    """Training time, and memory that is kept from task to task, of each method."""
+    """Training time, and memory that is held from task to task, of each method.
+
+    Some is scratch of Avalanche's plugins, such as GEM's and A-GEM's gradients.
+    """
     groups = by_method(results).values()
     height = 1.4 + 0.3 * len(groups)
     figure = Figure(figsize=(11, height), layout="constrained")
@@ -191,7 +194,7 @@ def costs_figure(results: Sequence[Result]) -> Figure:
     }
     for axes, found, hatched, label in (
         (left, seconds, set(), "training time (s)"),
-        (right, memory, keeping, "memory kept, without samples (MB)\nhatched: samples besides"),
+        (right, memory, keeping, "memory held, without samples (MB)\nhatched: samples besides"),
     ):
         means = {name: np.nan if one is None else one.mean for name, one in found.items()}
         bars = {name: one.deviation for name, one in found.items() if one and one.deviation}

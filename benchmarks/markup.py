@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 
 NOTHING = "–"
+MOST_OF_A_NUMBER = 24  # characters; more are words, which HTML breaks into lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +171,9 @@ def as_html(table: Table) -> str:
     body = ""
     for row in table.rows:
         cells = "".join(
-            f"<td>{wraps[entry.mark].format(html.escape(entry.text))}</td>" for entry in row.entries
+            f"<td{' class=words' if len(entry.text) > MOST_OF_A_NUMBER else ''}>"
+            f"{wraps[entry.mark].format(html.escape(entry.text))}</td>"
+            for entry in row.entries
         )
         part = ' class="part"' if row.begins_part else ""
         label = f'<th scope="row">{html.escape(row.label)}</th>'

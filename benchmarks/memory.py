@@ -22,6 +22,9 @@ _SAMPLES = ("memory_x", "x_memory")  # GEM's and iCaRL's names
 def kept_bytes(strategy: Any) -> int:
     """Bytes of all tensors that a strategy holds: weights, buffers, importances, teachers, ...
 
+    So are those that a plugin writes anew in each iteration and does not let go, such as GEM's
+    gradients of all tasks.
+
     The samples of a buffer are left out, whether they are references into a data set (replay, DER,
     A-GEM) or tensors (GEM, iCaRL): they are counted in samples (`BUFFER_SIZE`).
     """

@@ -98,6 +98,8 @@ def _with_heads(method: Method) -> Method:
     return dataclasses.replace(method, title=title, build=build, needs_task_labels=True)
 
 
+# Avalanche's defaults hold besides: EWC keeps the importances of each task apart, those of MAS are
+# half the new ones and half the old (alpha 0.5), A-GEM takes 64 samples of its buffer in each step.
 METHODS = {
     # Upper bounds
     "stl": Method("STL", single_task("own")),

@@ -136,12 +136,13 @@ _PAGE = """<!doctype html>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 80rem; margin: 2rem auto;
   padding: 0 1rem; background: var(--paper); color: var(--ink); }}
 a {{ color: var(--link); }}
-nav ul {{ columns: 22rem; padding-left: 1.2rem; }}
+nav ul {{ columns: 22rem; column-gap: 2.5rem; padding-left: 1.2rem; }}
 section {{ margin-top: 3rem; border-top: 1px solid var(--line); }}
 .wide {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }}
 th, td {{ padding: .25rem .7rem; text-align: right; white-space: nowrap;
   border-bottom: 1px solid var(--line); }}
+td.words {{ text-align: left; white-space: normal; min-width: 14rem; }}
 thead th {{ vertical-align: bottom; }}
 thead th[colspan] {{ text-align: center; }}
 th:first-child[rowspan], tbody th {{ text-align: left; font-weight: normal; }}

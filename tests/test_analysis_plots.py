@@ -36,6 +36,7 @@ def test_probe_image_and_values_are_the_data():
     drawn = np.ma.filled(np.ma.masked_invalid(image.get_array()), np.nan)
     assert np.allclose(drawn, 100 * PROBE, equal_nan=True)
     assert image.get_clim() == (0, 100)
+    assert plot_linear_probe(0.2 + 0.5 * PROBE, LABELS).images[0].get_clim() == (20, 70)
     texts = {text.get_position(): text.get_text() for text in ax.texts}
     # (x, y) = (task, extractor); NaN cells have no text.
     assert texts == {

@@ -463,3 +463,11 @@ def test_provenance_names_all_commits_and_versions():
     assert found["commit"] == "abc1234, def5678+"
     assert found["torch"] == "2.8.0, 2.9.0"
     assert found["python"] == "3.11.2"
+
+
+def test_html_breaks_words_into_lines_and_numbers_not():
+    words = "lr 0.1, momentum 0.9, queue_size 65536, temperature 0.2"
+    table = Table((("a",), ("b",)), (Row("x", (Entry("12.34 ± 0.56 (2)"), Entry(words))),))
+    page = as_html(table)
+    assert "<td>12.34 ± 0.56 (2)</td>" in page
+    assert f"<td class=words>{words}</td>" in page
