@@ -48,6 +48,7 @@ def load_stable(path: str | os.PathLike[str], model: nn.Module) -> tuple[nn.Modu
         raise ValueError(
             f"Expected `model` to be a {info.architecture} with the last linear layer "
             f"'{info.head}', as in '{path}', got a {type(model).__name__}. {first_line(error)}"
+            f"{_wrapping(info.head)}"
         ) from error
     like, num_classes = next(iter(start.weights.values())), len(info.labels)
     has_bias = start.has_bias or info.kind == "gaussian"  # which always has one
@@ -60,6 +61,13 @@ def load_stable(path: str | os.PathLike[str], model: nn.Module) -> tuple[nn.Modu
     if info.image_shape is not None:
         _expect_same_answer(loaded, info, whose)
     return loaded, info
+
+
+def _wrapping(head: str) -> str:
+    """What the name of a head tells of what the network was wrapped in."""
+    known = {"_orig_mod.": "torch.compile", "module.": "torch.nn.DataParallel"}
+    found = [wrapper for prefix, wrapper in known.items() if head.startswith(prefix)]
+    return "".join(f" It was trained in {w}: pass {w}(model)." for w in found)
 
 
 def expect_trained(info: StableInfo, arguments: dict[str, Any]) -> None:

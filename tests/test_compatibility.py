@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from avalanche import logging, training
+from avalanche.benchmarks import benchmark_from_datasets
+from avalanche.benchmarks.utils import as_classification_dataset
 from avalanche.core import BasePlugin
 from avalanche.evaluation import metrics
 from avalanche.evaluation.metrics import accuracy_metrics
@@ -23,8 +25,10 @@ from avalanche.training.plugins import (
 )
 from helpers import (
     SmallCNN,
+    WithTargets,
     class_incremental_stream,
     nc_stream,
+    samples,
     seed_everything,
     strategy_of,
     tensors_stream,
@@ -35,6 +39,7 @@ from torch.optim import SGD, lr_scheduler
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 import avalanche_dlcpa
+from avalanche_dlcpa.metrics import scenario_metrics
 from avalanche_dlcpa.plugin_guards import NEVER_RESET, REFUSED
 
 ROOT = Path(__file__).parents[1]
@@ -242,6 +247,43 @@ def test_the_page_lists_the_metrics_as_tested():
     assert names_with(rows, "works") == TESTED["metrics"] == set(rows)
     factories = {name for name, value in vars(metrics).items() if inspect.isfunction(value)}
     assert factories <= set(rows)
+
+
+WITH_TASK_LABELS = {
+    "class_accuracy_metrics": {"stream": True},
+    "topk_acc_metrics": {"top_k": 2, "stream": True},
+    "labels_repartition_metrics": {"on_train": True},
+    "mean_scores_metrics": {},
+    "confusion_matrix_metrics": {"num_classes": 4, "stream": True},
+}
+
+
+def trained_on_datasets(*chosen):
+    experiences = []
+    for labels in ((0, 1), (2, 3)):
+        x, y = samples(labels, size=8)
+        experiences.append(as_classification_dataset(WithTargets(x, y)))
+    stream = benchmark_from_datasets(train=experiences, test=experiences)
+    model = SmallCNN()
+    strategy = training.Naive(
+        model=model, optimizer=SGD(model.parameters(), lr=0.05), train_mb_size=16,
+        eval_mb_size=64, evaluator=EvaluationPlugin(*chosen),
+    )  # fmt: skip
+    strategy.train(stream.train_stream)
+    return strategy.eval(stream.test_stream)
+
+
+@pytest.mark.parametrize("name", WITH_TASK_LABELS)
+def test_metrics_that_fail_on_streams_of_datasets_do_so_with_any_strategy(name):
+    text = " ".join((ROOT / "COMPATIBILITY.md").read_text(encoding="utf-8").split())
+    assert f"`{name}`" in text[text.index("On streams of `benchmark_from_datasets`") :][:500]
+    chosen = getattr(metrics, name)(**WITH_TASK_LABELS[name])
+    with pytest.raises((AssertionError, AttributeError), match=r"ask label|has no attribute"):
+        trained_on_datasets(chosen)
+
+
+def test_our_metrics_work_on_streams_of_datasets():
+    assert trained_on_datasets(scenario_metrics())["TaskIL_ACC/eval_phase/test_stream"] > 0.5
 
 
 def test_the_page_lists_the_loggers_as_tested():

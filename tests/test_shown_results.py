@@ -549,7 +549,10 @@ def test_what_is_said_of_single_task_learning_on_mnist():
     text = " ".join((ROOT / "benchmarks" / "README.md").read_text().split())
     runs = [json.loads((RESULTS / f"lab-mnist-5_stl_seed{n}.json").read_text()) for n in (0, 1)]
     first = [round(100 * run["task_il"]["accuracy_matrix"][0][0]) for run in runs]
-    assert "comes to {} and {} % there (two seeds): on MNIST it is no upper bound".format(*first) in text
+    assert (
+        "comes to {} and {} % there (two seeds): on MNIST it is no upper bound".format(*first)
+        in text
+    )
     batches = -(-2 * 100 // runs[0]["batch_size"])  # two classes of 100 images
     assert f"STL has {batches * runs[0]['epochs']} steps for its first task of MNIST" in text
 

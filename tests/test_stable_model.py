@@ -373,6 +373,19 @@ def test_a_foreign_network_is_refused(two_tasks, path, model, problem):
         load_stable(path, model())
 
 
+@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel])
+def test_a_file_of_a_wrapped_network_tells_so(path, wrap):
+    strategy = strategy_of(wrap(SmallCNN()))
+    strategy.model.num_averaged += 1
+    strategy.model.classifiers.add(0, [0, 1])
+    strategy.model.export(path)
+    name = f"torch.{'compile' if wrap is torch.compile else 'nn.DataParallel'}"
+    words = rf"It was trained in {name}: pass {name}\(model\)"
+    with pytest.raises(ValueError, match=words):
+        load_stable(path, SmallCNN())
+    load_stable(path, wrap(SmallCNN()))
+
+
 def test_a_network_with_the_same_tensors_that_computes_something_else_is_refused(path):
     strategy, stream = learned(resnet18(6, width=8), tensors_stream(per_class=8))
     strategy.model.export(path, image_shape=(3, 16, 16))
