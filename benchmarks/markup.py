@@ -156,24 +156,31 @@ def _notes(table: Table, legend: tuple[str, str]) -> list[str]:
     return [f"{best}{second if 'second' in marks else ''}.", *table.notes]
 
 
+def _columns_of_words(table: Table) -> list[bool]:
+    columns = zip(*(row.entries for row in table.rows), strict=True)
+    found = [any(len(entry.text) > MOST_OF_A_NUMBER for entry in column) for column in columns]
+    return found or [False] * len(table.heads)
+
+
 def as_html(table: Table) -> str:
     """The table for a page, without its title; the best in bold, the second best underlined."""
     wraps = {"": "{}", "best": "<b>{}</b>", "second": "<u>{}</u>"}
     corner = f'<th scope="col" rowspan="{table.num_levels}">{html.escape(table.corner)}</th>'
+    kinds = [' class="words"' if is_words else "" for is_words in _columns_of_words(table)]
     head = ""
     for level in range(table.num_levels):
-        cells = "".join(
-            f'<th scope="colgroup" colspan="{count}">{html.escape(name)}</th>' if count > 1 else
-            f'<th scope="col">{html.escape(name)}</th>'
-            for name, count in spans(table, level)
-        )  # fmt: skip
+        cells, column = "", 0
+        for name, count in spans(table, level):
+            kind = kinds[column] if count == 1 else f' colspan="{count}"'
+            scope = "col" if count == 1 else "colgroup"
+            cells += f'<th scope="{scope}"{kind}>{html.escape(name)}</th>'
+            column += count
         head += f"<tr>{corner if level == 0 else ''}{cells}</tr>"
     body = ""
     for row in table.rows:
         cells = "".join(
-            f"<td{' class=words' if len(entry.text) > MOST_OF_A_NUMBER else ''}>"
-            f"{wraps[entry.mark].format(html.escape(entry.text))}</td>"
-            for entry in row.entries
+            f"<td{kind}>{wraps[entry.mark].format(html.escape(entry.text))}</td>"
+            for kind, entry in zip(kinds, row.entries, strict=True)
         )
         part = ' class="part"' if row.begins_part else ""
         label = f'<th scope="row">{html.escape(row.label)}</th>'

@@ -142,7 +142,7 @@ section {{ margin-top: 3rem; border-top: 1px solid var(--line); }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }}
 th, td {{ padding: .25rem .7rem; text-align: right; white-space: nowrap;
   border-bottom: 1px solid var(--line); }}
-td.words {{ text-align: left; white-space: normal; min-width: 14rem; }}
+.words {{ text-align: left; white-space: normal; min-width: 14rem; }}
 thead th {{ vertical-align: bottom; }}
 thead th[colspan] {{ text-align: center; }}
 th:first-child[rowspan], tbody th {{ text-align: left; font-weight: normal; }}

@@ -465,9 +465,15 @@ def test_provenance_names_all_commits_and_versions():
     assert found["python"] == "3.11.2"
 
 
-def test_html_breaks_words_into_lines_and_numbers_not():
+def test_html_breaks_columns_of_words_into_lines_and_numbers_not():
     words = "lr 0.1, momentum 0.9, queue_size 65536, temperature 0.2"
-    table = Table((("a",), ("b",)), (Row("x", (Entry("12.34 ± 0.56 (2)"), Entry(words))),))
-    page = as_html(table)
+    rows = (
+        Row("x", (Entry("12.34 ± 0.56 (2)"), Entry(words))),
+        Row("y", (Entry("1.00"), Entry("–"))),
+    )
+    page = as_html(Table((("a",), ("b",)), rows))
     assert "<td>12.34 ± 0.56 (2)</td>" in page
-    assert f"<td class=words>{words}</td>" in page
+    assert f'<td class="words">{words}</td>' in page
+    assert '<td class="words">–</td>' in page
+    assert '<th scope="col">a</th><th scope="col" class="words">b</th>' in page
+    assert "words" not in as_html(Table((("a",), ("b",)), ()))
