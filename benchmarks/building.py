@@ -26,6 +26,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 from avalanche_dlcpa import DLCPAStrategy, SingleTaskStrategy
 from avalanche_dlcpa.model_head import find_head
 from benchmarks.avalanche_repairs import (
+    FreeWeightsAtZero,
     ScheduleOfEachOptimizer,
     repair_learning_without_forgetting,
     repair_plugins_of_packnet,
@@ -215,12 +216,14 @@ def packnet(
     lr: float,
     post_prune_share: float,
     last_epochs: int = 0,
-    norms: str = "task",
+    as_published: bool = False,
     **options: Any,
 ) -> PackNet:
     """Builds PackNet with an equal share of the weights for every task, and `on_sgd`'s schedule.
 
-    `norms` are those of each "task", or of the "first" alone.
+    With `as_published`, as in the code of PackNet's authors (github.com/arunmallya/packnet), the
+    batch norms stay those of the first task, and the weights of a task begin at 0, not where they
+    were pruned.
     """
     epochs = options["train_epochs"]
     after = max(1, round(post_prune_share * epochs))
@@ -230,10 +233,12 @@ def packnet(
             f"{post_prune_share}, which is {after} of {epochs} epochs: choose a lower share, or a "
             "setting of at least 2 epochs."
         )
-    if norms not in ("task", "first"):
-        raise HyperparameterError(f'Expected `norms` to be "task" or "first", got {norms!r}.')
+    if not isinstance(as_published, bool):
+        raise HyperparameterError(
+            f"Expected `as_published` to be true or false, got {as_published!r}."
+        )
     num_tasks = setting.num_experiences
-    model = packnet_network(network, num_tasks, norm_a_task=norms == "task")
+    model = packnet_network(network, num_tasks, norm_a_task=not as_published)
     optimizer = _sgd(model, lr, 0.0)  # momentum would move frozen weights
     schedule = functools.partial(_lowered, epochs=epochs, last_epochs=last_epochs)
     schedule(optimizer)  # refuses what does not fit
@@ -247,6 +252,8 @@ def packnet(
     repair_plugins_of_packnet(strategy)
     if last_epochs:
         strategy.plugins.append(ScheduleOfEachOptimizer(schedule))
+    if as_published:
+        strategy.plugins.append(FreeWeightsAtZero())
     return strategy
 
 

@@ -108,8 +108,7 @@ def packnet_network(
     Args:
         network: With batch norm and a last linear layer.
         num_tasks: How many tasks there will be.
-        norm_a_task: False: every task has the batch norms of the first, as in the code of
-            PackNet's authors (github.com/arunmallya/packnet, ``train_nobn``).
+        norm_a_task: False: every task has the batch norms of the first.
     """
     features, head = split_at_head(network)
     for parent in list(features.modules()):

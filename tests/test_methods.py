@@ -197,13 +197,21 @@ def test_packnet_forgets_nothing_and_has_norms_and_a_head_for_each_task():
         assert len({tuple(mean.tolist()) for mean in learned}) == cell.num_experiences
 
 
-def test_packnet_with_norms_of_the_first_task_leaves_them_as_that_task_did():
+def test_packnet_as_published_leaves_norms_as_the_first_task_did_and_weights_begin_at_0():
     plain = first_of("packnet")
-    cell = dataclasses.replace(plain, changes=(*plain.changes, ("norms", "first")))
+    cell = dataclasses.replace(plain, changes=(*plain.changes, ("as_published", True)))
     training = Training(cell, cell.hyperparameters, dataset_root=None, device="cpu")
     norms = [m for m in training.strategy.model.modules() if isinstance(m, nn.BatchNorm2d)]
     assert len(norms) == 3
-    states = [[copy.deepcopy(norm.state_dict()) for norm in norms] for _ in training.steps()]
+    layers = [m for m in training.strategy.model.modules() if hasattr(m, "task_index")]
+    states = []
+    for learned in training.steps():
+        states.append([copy.deepcopy(norm.state_dict()) for norm in norms])
+        for layer in layers:
+            is_free = layer.task_index == learned
+            assert is_free.any()
+            assert not layer.wrappee.weight[is_free].any()
+            assert layer.wrappee.weight[~is_free].abs().min() > 0
     assert len(states) == cell.num_experiences
     for norm, *of_tasks in zip(norms, *states, strict=True):
         assert norm.running_mean.abs().max() > 0
