@@ -161,9 +161,9 @@ def with_gradient_memory(strategy: type[SupervisedTemplate]) -> Build:
 
 
 def synaptic_intelligence(network: nn.Module, **options: Any) -> SupervisedTemplate:
-    """SI, as it should be, with the damping of van de Ven and Tolias (2019)."""
+    """SI, as it should be."""
     repair_synaptic_intelligence()
-    return on_sgd(SynapticIntelligence, strength="si_lambda", eps=0.1)(network, **options)
+    return on_sgd(SynapticIntelligence, strength="si_lambda")(network, **options)
 
 
 def learning_without_forgetting(network: nn.Module, **options: Any) -> SupervisedTemplate:

@@ -61,7 +61,7 @@ def _baselines(lr: list[float], few: list[float], *, icarl: list[float]) -> dict
         "der": [{"lr": few, "alpha": [0.1, 0.5]}],
         "der++": [{"lr": few, "alpha": [0.1, 0.5], "beta": [0.5]}],
         "mas": [{"lr": few, "strength": [0.01, 0.1]}],
-        "si": [{"lr": few, "strength": [1.0, 10.0]}],
+        "si": [{"lr": few, "strength": [0.01, 0.1]}],
         "packnet": [{"lr": few, "post_prune_share": [0.2, 0.4]}],
     }
 
@@ -176,7 +176,11 @@ _LAB = {
         {"lr": [0.03, 0.05, 0.07], "strength": [0.0001, 0.0003]},
         {"lr": [0.03, 0.07], "strength": [0.001]},
     ],
-    "si": [{"lr": [0.05, 0.1, 0.14, 0.2], "strength": [0.1, 1.0, 10.0, 100.0]}],
+    "si": [
+        _EWC,
+        {"lr": [0.1, 0.14, 0.2], "strength": [10.0, 100.0]},
+        {"lr": [0.14, 0.2], "strength": [0.01]},
+    ],
     "ewc-heads": [_EWC],
     "ewc": [
         _EWC,
@@ -208,6 +212,7 @@ _PAPER = {
     "ewc": [{"lr": [0.01, 0.03], "strength": [0.01, 1.0]}],
     "lwf": [{"lr": [0.01, 0.03], "strength": [1.0, 10.0]}],
     "mas": [{"lr": [0.03, 0.1], "strength": [0.001, 0.1]}],
+    "si": [{"lr": [0.03, 0.1], "strength": [1.0, 100.0]}],
 }
 GRIDS: dict[str, dict[str, list[Grid]]] = {
     "digits": {
