@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from avalanche.core import SupervisedPlugin
-from avalanche.models.packnet import WeightAndBiasPackNetModule
 from avalanche.training import LearningWithoutForgetting
 from avalanche.training.plugins import SynapticIntelligencePlugin
 from avalanche.training.supervised import PackNet
@@ -38,21 +36,6 @@ class ScheduleOfEachOptimizer(SupervisedPlugin):
     def after_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
         """Advance."""
         self._scheduler.step()
-
-
-class FreeWeightsAtZero(SupervisedPlugin):
-    """Lets the weights of PackNet's next task begin at 0, not where they were pruned.
-
-    It has to come after the plugin of PackNet.
-    """
-
-    @torch.no_grad()
-    def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
-        """Where no task has them yet."""
-        for module in strategy.model.modules():
-            if isinstance(module, WeightAndBiasPackNetModule):
-                weight, is_free = module.wrappee.weight, module.task_index == module.task_count
-                weight.masked_fill_(is_free, 0.0)
 
 
 def repair_synaptic_intelligence() -> None:

@@ -26,7 +26,6 @@ from torch.optim.lr_scheduler import MultiStepLR
 from avalanche_dlcpa import DLCPAStrategy, SingleTaskStrategy
 from avalanche_dlcpa.model_head import find_head
 from benchmarks.avalanche_repairs import (
-    FreeWeightsAtZero,
     ScheduleOfEachOptimizer,
     repair_learning_without_forgetting,
     repair_plugins_of_packnet,
@@ -216,15 +215,9 @@ def packnet(
     lr: float,
     post_prune_share: float,
     last_epochs: int = 0,
-    as_published: bool = False,
     **options: Any,
 ) -> PackNet:
-    """Builds PackNet with an equal share of the weights for every task, and `on_sgd`'s schedule.
-
-    With `as_published`, as in the code of PackNet's authors (github.com/arunmallya/packnet), the
-    batch norms stay those of the first task, and the weights of a task begin at 0, not where they
-    were pruned.
-    """
+    """Builds PackNet with an equal share of the weights for every task, and `on_sgd`'s schedule."""
     epochs = options["train_epochs"]
     after = max(1, round(post_prune_share * epochs))
     if after >= epochs:
@@ -233,12 +226,8 @@ def packnet(
             f"{post_prune_share}, which is {after} of {epochs} epochs: choose a lower share, or a "
             "setting of at least 2 epochs."
         )
-    if not isinstance(as_published, bool):
-        raise HyperparameterError(
-            f"Expected `as_published` to be true or false, got {as_published!r}."
-        )
     num_tasks = setting.num_experiences
-    model = packnet_network(network, num_tasks, norm_a_task=not as_published)
+    model = packnet_network(network, num_tasks)
     optimizer = _sgd(model, lr, 0.0)  # momentum would move frozen weights
     schedule = functools.partial(_lowered, epochs=epochs, last_epochs=last_epochs)
     schedule(optimizer)  # refuses what does not fit
@@ -252,8 +241,6 @@ def packnet(
     repair_plugins_of_packnet(strategy)
     if last_epochs:
         strategy.plugins.append(ScheduleOfEachOptimizer(schedule))
-    if as_published:
-        strategy.plugins.append(FreeWeightsAtZero())
     return strategy
 
 

@@ -9,7 +9,6 @@ import torch
 from avalanche.models import MultiHeadClassifier
 from avalanche.models.packnet import PackNetModel, PackNetModule
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from avalanche_dlcpa.model_head import find_head
 
@@ -71,21 +70,6 @@ class _NormATask(_OneATask):
         return self.norms[self.task](x)
 
 
-class _NormOfFirstTask(_OneATask):
-    """A batch norm that stays as the first task left it."""
-
-    def __init__(self, norm: nn.BatchNorm2d):
-        super().__init__()
-        self.norm = norm
-
-    def forward(self, x: Tensor) -> Tensor:
-        norm = self.norm
-        if self.task == 0:
-            return norm(x)
-        scale, shift = norm.weight.detach(), norm.bias.detach()
-        return F.batch_norm(x, norm.running_mean, norm.running_var, scale, shift, eps=norm.eps)
-
-
 class _HeadATask(_OneATask):
     """Heads, in which the logits of other tasks' classes are very low."""
 
@@ -97,9 +81,7 @@ class _HeadATask(_OneATask):
         return self.heads.forward_single_task(features, self.task)
 
 
-def packnet_network(
-    network: nn.Module, num_tasks: int, *, norm_a_task: bool = True
-) -> PackNetModel:
+def packnet_network(network: nn.Module, num_tasks: int) -> PackNetModel:
     """Wrap a network for Avalanche's PackNet, in place, with batch norms and a head for each task.
 
     PackNet shares the weights of the convolutions. It refuses batch norm by itself, whose
@@ -108,14 +90,12 @@ def packnet_network(
     Args:
         network: With batch norm and a last linear layer.
         num_tasks: How many tasks there will be.
-        norm_a_task: False: every task has the batch norms of the first.
     """
     features, head = split_at_head(network)
     for parent in list(features.modules()):
         for name, layer in list(parent.named_children()):
             if isinstance(layer, nn.BatchNorm2d):
-                norm = _NormATask(layer, num_tasks) if norm_a_task else _NormOfFirstTask(layer)
-                setattr(parent, name, norm)
+                setattr(parent, name, _NormATask(layer, num_tasks))
             elif isinstance(layer, nn.Conv2d) and layer.bias is None:
                 layer.bias = nn.Parameter(torch.zeros(layer.out_channels), requires_grad=False)
     return PackNetModel(nn.Sequential(features, _HeadATask(head.in_features)))

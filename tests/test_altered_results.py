@@ -291,10 +291,6 @@ def test_a_schedule_that_would_be_none_or_another_is_refused(last_epochs):
             "of 2 epochs",
         ),
         (
-            ["--method=packnet", "--set=as_published=1"],
-            "Expected `as_published` to be true or false, got 1",
-        ),
-        (
             ["--method=agem", "--set=sample_size=0"],
             "Expected `sample_size` to be a whole number from 2 on, a sample a task, got 0",
         ),

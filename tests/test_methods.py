@@ -1,5 +1,3 @@
-import copy
-import dataclasses
 import math
 
 import numpy as np
@@ -7,7 +5,6 @@ import pytest
 import torch
 from avalanche.training.plugins import EvaluationPlugin
 from helpers import Probe
-from torch import nn
 
 from avalanche_dlcpa import SelfSupervisedLossPlugin, seed_everything
 from avalanche_dlcpa.self_supervised import HEADS
@@ -195,30 +192,6 @@ def test_packnet_forgets_nothing_and_has_norms_and_a_head_for_each_task():
         assert all(mean.abs().max() > 0 for mean in learned)
         assert not any(mean.any() for mean in means[cell.num_experiences :])
         assert len({tuple(mean.tolist()) for mean in learned}) == cell.num_experiences
-
-
-def test_packnet_as_published_leaves_norms_as_the_first_task_did_and_weights_begin_at_0():
-    plain = first_of("packnet")
-    cell = dataclasses.replace(plain, changes=(*plain.changes, ("as_published", True)))
-    training = Training(cell, cell.hyperparameters, dataset_root=None, device="cpu")
-    norms = [m for m in training.strategy.model.modules() if isinstance(m, nn.BatchNorm2d)]
-    assert len(norms) == 3
-    layers = [m for m in training.strategy.model.modules() if hasattr(m, "task_index")]
-    states = []
-    for learned in training.steps():
-        states.append([copy.deepcopy(norm.state_dict()) for norm in norms])
-        for layer in layers:
-            is_free = layer.task_index == learned
-            assert is_free.any()
-            assert not layer.wrappee.weight[is_free].any()
-            assert layer.wrappee.weight[~is_free].abs().min() > 0
-    assert len(states) == cell.num_experiences
-    for norm, *of_tasks in zip(norms, *states, strict=True):
-        assert norm.running_mean.abs().max() > 0
-        assert (norm.weight != 1).any()
-        for name, value in norm.state_dict().items():
-            assert all(torch.equal(state[name], value) for state in of_tasks)
-    assert training.found()["task_il"]["BWT"] == 0.0
 
 
 def test_packnet_networks_answer_as_before_but_for_the_head():

@@ -368,9 +368,9 @@ def test_what_the_readme_says_of_the_first_table():
     assert max(means, key=lambda name: means[name][1]) == "lwf"
     assert "In Task-IL it is level with LwF after the sixth task" in text
     assert abs(lead[1]) < np.std(found["lwf"], axis=0, ddof=1)[1]
-    assert "after each of the first five LwF is ahead, by two to four points" in text
+    assert "after each of the first five LwF is ahead, by two to five points" in text
     ahead = np.mean(over_time["lwf"], axis=0) - np.mean(over_time["dlcpa-mocov2"], axis=0)
-    assert (round(min(ahead[:5])), round(max(ahead[:5]))) == (2, 4)
+    assert (round(min(ahead[:5])), round(max(ahead[:5]))) == (2, 5)
     entries = json.loads(CHOSEN.read_text())["lab-cifar100"]
     assert {entries[name]["num_trials"] for name in found} == {4}
 
