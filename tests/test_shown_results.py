@@ -96,12 +96,16 @@ def test_what_the_readme_says_of_the_lab_grid():
     assert abs(simclr - ablations["c"])[0] < deviations["dlcpa-c"][0]
     assert 0.5 < (ablations["c"] - byol)[0] < 1
     assert ablations["c"][0] == max(pair[0] for pair in (*others, *ablations.values()))
-    free = [means[name] for name in ("stl-me", "naive", "ewc", "lwf", "lwf, lr, strength")]
-    gap = np.min([simclr, *others], axis=0) - np.max(free, axis=0)
+    free = [means[name] for name in ("stl-me", "naive", "ewc", "lwf", "lwf, strength")]
+    best = np.max(free, axis=0)
+    in_class_il = (np.min([simclr, *others], axis=0) - best)[0]
+    in_task_il = (np.min([simclr, byol], axis=0) - best)[1]
     assert (
-        f"methods of one network are more than {NUMBERS[int(gap[0])]} points of Class-IL and more "
-        f"than {NUMBERS[int(gap[1])]} of Task-IL behind DLCPA with any of the three losses"
+        f"network are more than {NUMBERS[int(in_class_il)]} points of Class-IL behind DLCPA with "
+        f"any of the three losses, and of Task-IL more than {NUMBERS[int(in_task_il)]} behind it "
+        "with BYOL and SimCLR; LwF with a strength of 10 is within a point of it with MoCoV2."
     ) in text
+    assert abs(mocov2 - means["lwf, strength"])[1] < 1
     assert "point ahead of SimCLR in Class-IL and four and a half ahead of BYOL in Task-IL" in text
     ahead = means["stl"] - simclr
     assert round(ahead[0]) == 1
@@ -128,9 +132,18 @@ def test_what_the_readme_says_of_the_lab_grid():
     assert means["stl"][1] == max(mean[1] for mean in means.values())
     assert (joint > np.max(list(means.values()), axis=0)).all()
     assert f"(Joint has {joint[1]:.0f} %)" in text
-    before = means["lwf, lr, strength"][1]
-    assert f"and has {means['lwf'][1]:.0f} % of Task-IL after ten; with the" in text
-    assert f"without the schedule, 0.02 and 10, it has {before:.0f} %." in text
+    stronger = means["lwf, strength"][1]
+    assert f"and has {means['lwf'][1]:.0f} % of Task-IL after ten; with a strength of 10," in text
+    assert (
+        f"two points behind it in the trials at that learning rate, it has {stronger:.0f} %" in text
+    )
+    in_trials = {
+        json.loads(row["hyperparameters"])["strength"]: 100 * float(row["task_il_ACC"])
+        for row in trials.read_rows()
+        if (row["setting"], row["method"]) == ("lab-cifar100-10", "lwf")
+        and json.loads(row["hyperparameters"])["lr"] == 0.05
+    }
+    assert round(in_trials[3.0] - in_trials[10.0]) == 2
     assert (
         "it falls by four and a half points in both scenarios, two thirds of the way to (d) in "
         "Class-IL and half of it in Task-IL"
@@ -199,7 +212,7 @@ def test_every_method_of_the_lab_grid_had_as_many_trials_as_the_readme_says():
     assert all(entries[name]["seeds"] == [0] for name in trials_of)
     rows = trials.in_grids(trials.read_rows())
     gains = {}
-    for name in WIDENED:
+    for name in set(WIDENED) - {"lwf"}:  # whose sixteen were all run again
         later = {"e40f9d2", "c573f90"}  # the commits of the eight more
         before = [row for row in rows if row["commit"] not in later]
         first, both = (trials.best(of, "lab-cifar100-10", name, [0]) for of in (before, rows))
@@ -461,9 +474,9 @@ def test_what_the_readme_says_of_the_loss_for_baselines():
         found.setdefault((result["method"], *changes), []).append(100 * np.array(numbers))
     means = {name: np.mean(of_seeds, axis=0) for name, of_seeds in found.items()}
     gain = {name: means[name, "mocov2"] - means[(name,)] for name in names[:3]}
-    assert "worth twenty-one points and more to Naive and EWC, and eleven to LwF" in text
+    assert "worth twenty-one points and more to Naive and EWC, and eight to LwF" in text
     assert min(gain["naive"][1], gain["ewc"][1]) > 21
-    assert int(gain["lwf"][1]) == 11
+    assert round(gain["lwf"][1]) == 8
     left = {name: means[name, "mocov2"][2] / means[(name,)][2] for name in names[:3]}
     assert "they forget a third of what they forgot, LwF less than half" in text
     assert left["naive"] == pytest.approx(1 / 3, abs=0.03)
@@ -472,11 +485,11 @@ def test_what_the_readme_says_of_the_loss_for_baselines():
     assert round((means["naive", "mocov2", 0] - means[("naive",)])[1]) == 1
     behind = [means[("dlcpa-mocov2",)][1] - means[name, "mocov2"][1] for name in names[:3]]
     assert (
-        "LwF is then a point ahead of DLCPA with MoCoV2 and level with (a), which averages without "
-        "the loss; Naive and EWC are one and a half points behind."
+        "LwF is then two and a half points ahead of DLCPA with MoCoV2 and one ahead of (a), which "
+        "averages without the loss; Naive and EWC are one and a half points behind."
     ) in text
-    assert behind == pytest.approx([1.5, 1.5, -1], abs=0.1)
-    assert abs(means["lwf", "mocov2"][1] - means[("dlcpa-a",)][1]) < 0.5
+    assert behind == pytest.approx([1.5, 1.5, -2.5], abs=0.1)
+    assert round(means["lwf", "mocov2"][1] - means[("dlcpa-a",)][1]) == 1
     assert max(abs(of_method[0]) for of_method in gain.values()) < 0.2
 
 
