@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import json
+import operator
 import re
 import subprocess
 from pathlib import Path
@@ -583,6 +584,29 @@ def test_what_the_readme_says_of_the_loss_surfaces():
         "is {:.2f} without it, {:.2f} with its views alone and {:.2f} with it".format(*far) in text
     )
     assert "between the two networks {:.2f}, {:.2f} and {:.2f}".format(*between) in text
+
+
+def test_the_times_of_tables_are_those_of_the_results():
+    text = (ROOT / "benchmarks" / "README.md").read_text()
+    said = re.findall(r"compare ([\w-]+) --scale lab` \| (some )?([\d.]+) h \|", text)
+    seconds = {
+        (r["setting"], r["method"], tuple(sorted(r["changes"].items()))): r["training_seconds"]
+        for r in load_results(RESULTS)[0]
+        if r["seed"] == 0 and r["method"] in METHODS
+    }
+    checked = []
+    for name, is_estimate, hours in said:
+        cells = EXPERIMENTS[name].cells("lab", [0], None)
+        found = [seconds.get((cell.setting, cell.method, cell.changes)) for cell in cells]
+        if cells[0].method in METHODS and None not in found:
+            with_evaluation = [1.5 if "tiny" in cell.setting else 1.2 for cell in cells]
+            expected = sum(map(operator.mul, found, with_evaluation)) / 3600
+            assert float(hours) == pytest.approx(expected, abs=0.06), name
+            checked.append(name)
+            assert not is_estimate, name
+        elif cells[0].method in METHODS:
+            assert is_estimate, name
+    assert {"table1", "table4", "table7", "table8", "table10", "over-time"} <= set(checked)
 
 
 def test_what_the_readme_says_of_tiny_imagenet():
