@@ -8,6 +8,7 @@ iterations, 0.4 after 4, more than all of it after 10).
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -90,9 +91,10 @@ def _state(strategy: Any) -> Parts:
         if isinstance(module, nn.Module):
             parts[name] = [parameter.detach() for parameter in module.parameters()]
             parts |= {f"{name}: {key}": [value] for key, value in module.named_buffers()}
-    for optimizer in (strategy.optimizer, strategy._alignment.optimizer):
+    optimizers = {"optimizer": strategy.optimizer, "alignment": strategy._alignment.optimizer}
+    for name, optimizer in optimizers.items():
         states = [value for state in optimizer.state.values() for value in state.values()]
-        parts[f"optimizer {len(parts)}"] = [v for v in states if isinstance(v, Tensor)]
+        parts[name] = [v for v in states if isinstance(v, Tensor)]
     parts["average"] = strategy._average._previous
     if now.watch is not None:
         parts["watch"] = [now.watch._iteration, now.watch._first]
@@ -110,12 +112,12 @@ def _restore(parts: Parts, saved: Parts) -> None:
 
 
 def _difference(parts: Parts, expected: Parts, before: Parts) -> float:
-    """The largest of all parts; of one that should not change, infinity if it does."""
+    """The largest of all parts; infinity where one is NaN, or changes that should not."""
     found = [0.0]
     for name, tensors in parts.items():
         off, changed = _distance(tensors, expected[name]), _distance(expected[name], before[name])
         found.append(0.0 if off == 0 else off / changed if changed else float("inf"))
-    return float("nan") if any(value != value for value in found) else max(found)
+    return float("inf") if any(map(math.isnan, found)) else max(found)
 
 
 def _distance(some: list[Tensor], others: list[Tensor]) -> float:

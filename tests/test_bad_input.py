@@ -161,6 +161,13 @@ def test_a_bad_argument_changes_nothing(name):
     assert_refused(model, SGD(model.parameters(), lr=0.1), error, match, **kwargs)
 
 
+def test_what_is_no_optimizer():
+    with pytest.raises(
+        TypeError, match=r"`optimizer` to be one of torch\.optim, got str: pass SGD"
+    ):
+        strategy_of(SmallCNN(), optimizer="sgd")
+
+
 def test_a_scheduler_instead_of_a_function_that_makes_one():
     model = SmallCNN()
     optimizer = SGD(model.parameters(), lr=0.1)

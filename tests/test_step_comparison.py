@@ -18,7 +18,7 @@ from torch import nn
 from avalanche_dlcpa import cuda_graph
 from avalanche_dlcpa.cuda_graph import StepGraph
 from benchmarks.gpu_check import WithoutCapture
-from benchmarks.step_comparison import StepComparison
+from benchmarks.step_comparison import StepComparison, _difference
 
 NUM_REPLAYS = 7 * 2 - StepGraph.warm_up_iterations  # of two full mini-batches an epoch
 
@@ -112,6 +112,13 @@ def test_a_wrong_replay_is_noticed(monkeypatch, capture):
     steps, _ = compared(monkeypatch, capture)
     assert steps.difference > 0.1
     assert steps.noise == 0
+
+
+def test_a_replay_of_nan_is_infinitely_far():
+    one, zero, nan = ({"part": [torch.tensor(x)]} for x in (1.0, 0.0, float("nan")))
+    assert _difference(one, one, zero) == 0
+    assert _difference(nan, one, zero) == _difference(one, nan, zero) == float("inf")
+    assert _difference(one, zero, zero) == float("inf")  # it should not have changed
 
 
 def test_what_eager_runs_differ_by_is_told(monkeypatch):
