@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -26,15 +27,12 @@ class ExperienceSchedule:
         name: What errors call ``make_scheduler``.
 
     Raises:
-        TypeError: ``make_scheduler`` is no function.
+        TypeError: ``make_scheduler`` is no function of an optimizer alone.
     """
 
     def __init__(self, make_scheduler: SchedulerFactory | None, *, name: str):
-        if make_scheduler is not None and not callable(make_scheduler):
-            raise TypeError(
-                f"Expected `{name}` to be a function that makes a scheduler for an optimizer, got "
-                f"{type(make_scheduler).__name__}: pass `lambda optimizer: StepLR(optimizer, 30)`."
-            )
+        if make_scheduler is not None:
+            _expect_factory(make_scheduler, name)
         self.make_scheduler = make_scheduler
         self.name = name
         self.scheduler: LRScheduler | None = None
@@ -102,6 +100,31 @@ class ExperienceSchedule:
             self.scheduler.load_state_dict(state["scheduler"])
             # torch would warn that no step has come before, which came before the checkpoint
             vars(self.scheduler.optimizer)["_opt_called"] = True
+
+
+def _expect_factory(make_scheduler: Any, name: str) -> None:
+    if not callable(make_scheduler):
+        got = type(make_scheduler).__name__
+    elif not _takes_one_argument(make_scheduler):
+        got = f"{getattr(make_scheduler, '__name__', make_scheduler)}, which takes other arguments"
+    else:
+        return
+    raise TypeError(
+        f"Expected `{name}` to be a function that makes a scheduler, given an optimizer alone, got "
+        f"{got}: pass `lambda optimizer: StepLR(optimizer, 30)`."
+    )
+
+
+def _takes_one_argument(function: Callable[..., Any]) -> bool:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # of a function in C, which does not tell
+        return True
+    try:
+        signature.bind(None)
+    except TypeError:
+        return False
+    return True
 
 
 def _set_rates_(optimizer: Optimizer, rates: list[float]) -> None:

@@ -141,6 +141,11 @@ BAD_ARGUMENTS = {
     "unknown head": ({"head": "fully"}, ValueError, r"`head`.*\['fc'\].*'fully'"),
     "head is no linear layer": ({"head": "conv"}, ValueError, r"`head`.*\['fc'\].*'conv'"),
     "views is no function": ({"views": 3}, (ValueError, TypeError), "`views`"),
+    "scheduler class that wants more": (
+        {"scheduler": StepLR},
+        TypeError,
+        "`scheduler`.* an optimizer alone, got StepLR, which takes",
+    ),
     "scheduler is no function": ({"scheduler": 3}, (ValueError, TypeError), "`scheduler`"),
     "classifier_scheduler is no function": (
         {"classifier_scheduler": "step"},
