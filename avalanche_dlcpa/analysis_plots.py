@@ -134,7 +134,7 @@ def plot_loss_surface(
     ax.contour(contours, colors="white", linewidths=0.4, alpha=0.5)
     bar = ax.figure.colorbar(contours, ax=ax, label="cross-entropy loss")
     ticks = levels[::2].tolist()
-    bar.set_ticks(ticks, labels=[f"{level:.2g}" for level in ticks])
+    bar.set_ticks(ticks, labels=[f"{level:.3g}" for level in ticks])
     bar.minorticks_off()
     ax.set(xlabel="along the first axis", ylabel="along the second axis")
     ax.set_aspect("equal")

@@ -136,18 +136,36 @@ class ParameterAverage:
             torch._foreach_copy_(self.average, list(source))
 
     @torch.no_grad()
-    def end(self, source: Iterable[Tensor]) -> None:
+    def end(self, source: Iterable[Tensor], *, comes_back: bool = True) -> None:
         """Finish an experience: keep its mean, also where that is wider than its rounding.
 
         A plugin may have put other weights back since the last update, such as those of the best
         epoch: the mean and the copy are of ``source`` as it is now.
+
+        Args:
+            source: See `update_`.
+            comes_back: Whether what puts weights back puts back those of ``source``, too. Else
+                averaged parameters that are not of ``source`` count as they are.
         """
+        source = list(source)
+        if not comes_back and not self._is_of(source):
+            self._begun = False
+            return
         if self.update == "cumulative":
             cumulative_average_(self._previous, self._previous, source, self._t)
             self._round_()
         elif self.update == "copy":
             self.update_(source)
         self._begun = False
+
+    def _is_of(self, source: list[Tensor]) -> bool:
+        """Whether the averaged parameters are what `update_` writes of a source."""
+        written = [mean.clone() for mean in self.average]
+        if self.update == "cumulative":
+            cumulative_average_(written, self._previous, source, self._t)
+        elif self.update == "copy":
+            torch._foreach_copy_(written, source)
+        return all(map(torch.equal, written, self.average))
 
     def _round_(self) -> None:
         """Give the averaged parameters the values of the wide mean.

@@ -55,7 +55,8 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
     Batch norm statistics do not average well: they are computed anew on the experience's own images
     at its end, by the stream's transforms for evaluation, but for layers that are kept in
     evaluation mode or serve other tasks. Weights that another plugin puts back at the end, such as
-    those of the best epoch, are those that count. All other buffers are those of the model.
+    those of the best epoch, are those that count, except with ``"ema"``, which keeps its steps. All
+    other buffers are those of the model.
 
     Args:
         update: ``"cumulative"``, or the rules of the paper's ablations ``"ema"`` and ``"copy"``.
@@ -153,6 +154,13 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
         if self._left_out is None:
             copy_buffers_(self.averaged_model, strategy.model)
 
+    def _follow_modes(self, strategy: Any) -> None:
+        """Freeze what is frozen in the model by its mode."""
+        assert self.averaged_model is not None
+        pairs = zip(self.averaged_model.modules(), strategy.model.modules(), strict=True)
+        for own, module in pairs:
+            own.training = module.training
+
     def after_update(self, strategy: Any, **kwargs: Any) -> None:
         """Write the mean that includes the step just taken."""
         assert self.averaged_model is not None
@@ -170,6 +178,7 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
             average.end(_pieces(blocks, source))
         self.num_averaged += 1
         self._take_buffers(strategy)
+        self._follow_modes(strategy)
         dataset = strategy.experience.dataset.eval()
         with preserved_random_states(strategy.device):  # dropout draws
             recalibrate_batch_norm_(

@@ -15,7 +15,6 @@ import torch
 from avalanche.models import avalanche_forward
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.optim.swa_utils import update_bn
 from torch.utils.data import DataLoader
 
 from avalanche_dlcpa.buffers import BuffersGuard
@@ -41,30 +40,19 @@ def batch_statistics(module: nn.Module) -> Iterator[None]:
             layer.training, layer.track_running_stats = mode
 
 
-class _OnBatch(nn.Module):
-    """A model that is called with a whole mini-batch of an Avalanche loader."""
-
-    def __init__(self, model: nn.Module, dataset: Any, device: torch.device):
-        super().__init__()
-        self.model, self.dataset, self.device = model, dataset, device
-
-    def forward(self, batch: Any) -> None:
-        parts = [part.to(self.device) for part in batch]
-        avalanche_forward(self.model, parts[0], task_labels_in(parts, self.dataset))
-
-
 def recalibrate_batch_norm_(
     model: nn.Module, dataset: Any, *, batch_size: int, device: torch.device
 ) -> None:
     """Replace the running statistics of batch norm by the mean over a dataset, in place.
 
     Changes nothing else, and nothing in a model without batch norm. Layers that the images do not
-    pass in training mode keep theirs: frozen ones, and those of other tasks. The order of the
-    images is drawn from a generator of its own. A last batch that is not full is left out, unless
-    it is the only one.
+    pass in training mode keep theirs, and normalise with them: frozen ones, and those of other
+    tasks. The order of the images is drawn from a generator of its own. A last batch that is not
+    full is left out, unless it is the only one.
 
     Args:
-        model: Answers mini-batches.
+        model: Answers mini-batches. If it is in training mode, its layers in evaluation mode are
+            frozen; else those that stay so when it is put into training mode.
         dataset: An Avalanche dataset, with the transforms of evaluation.
         batch_size: Images in a batch.
         device: Of the model.
@@ -79,10 +67,35 @@ def recalibrate_batch_norm_(
         drop_last=len(dataset) >= batch_size,
         collate_fn=dataset.collate_fn,
     )
-    others = BuffersGuard(model)
-    update_bn(([batch] for batch in loader), _OnBatch(model, dataset, device))
-    found = [layer.state_dict() for layer in copy.deepcopy(batch_norms(model))]
-    others.restore()
-    for layer, state in zip(batch_norms(model), found, strict=True):
+    before = BuffersGuard(model)
+    with _counting_from_zero(model) as layers, torch.no_grad():
+        try:
+            for batch in loader:
+                parts = [part.to(device) for part in batch]
+                avalanche_forward(model, parts[0], task_labels_in(parts, dataset))
+            found = [copy.deepcopy(layer.state_dict()) for layer in layers]
+        finally:
+            before.restore()
+    for layer, state in zip(layers, found, strict=True):
         if state.get("num_batches_tracked", 0) > 0:
             layer.load_state_dict(state)
+
+
+@contextlib.contextmanager
+def _counting_from_zero(model: nn.Module) -> Iterator[list[_BatchNorm]]:
+    """Within this context the layers that are not frozen take the mean over all batches."""
+    modes = [(module, module.training) for module in model.modules()]
+    if not model.training:
+        model.train()
+    layers = [layer for layer in batch_norms(model) if layer.training]
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None
+    try:
+        yield layers
+    finally:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
+        for module, mode in modes:
+            module.training = mode

@@ -13,6 +13,7 @@ from avalanche_dlcpa.arguments import plain_options
 from avalanche_dlcpa.gaussian_plugin import GaussianClassifierPlugin
 from avalanche_dlcpa.layer_states import is_kept, layer_states, set_layer_states_
 from avalanche_dlcpa.model_head import HeadStart
+from avalanche_dlcpa.optimizer import load_optimizer_
 from avalanche_dlcpa.snapshot import NoPlainStateError, capture, restore
 from avalanche_dlcpa.stable_file import checksum_of_tensors
 
@@ -63,8 +64,6 @@ def load_learned_state_(strategy: DLCPAStrategy, state: dict[str, Any]) -> None:
     strategy.model.is_learning = state["average"]["begun"]
     strategy._schedule.load_state_dict(state["schedule"])
     strategy._alignment.load_state_dict(state["alignment"])
-    if now is not None or not state["average"]["begun"]:
-        strategy.optimizer.load_state_dict(state["optimizer"])
     if now is not None and now.temporary is not None:
         now.temporary.load_state_dict(state["temporary"])
     owners: list[tuple[Any, str]] = [
@@ -86,6 +85,8 @@ def load_learned_state_(strategy: DLCPAStrategy, state: dict[str, Any]) -> None:
     strategy._at_least_two.warned = state["has_warned_of_one"]
     for plugin, known in zip(_gaussian_plugins(strategy), state["gaussian"], strict=True):
         plugin.load_state_dict(known)
+    if now is not None or not state["average"]["begun"]:
+        load_optimizer_(strategy.optimizer, state["optimizer"])
     if now is not None:
         now.last_good.keep()
         strategy._begin_graph()  # an older one reads where the average and the optimizer were

@@ -118,6 +118,7 @@ class ScenarioAccuracy(PluginMetric[float]):
         self.scenario = scenario
         self._accuracies: dict[str, dict[tuple[int, int], float]] = {}
         self._learned: list[int] = []
+        self._has_learned = False  # to the end, not broken off
         self._classes_trained: dict[int, set[tuple[int, int]]] = {}
         self._task_labelled: dict[str, bool] = {}
         self._evaluated_streams: list[str] = []
@@ -181,10 +182,14 @@ class ScenarioAccuracy(PluginMetric[float]):
                 kept = {pair: value for pair, value in accuracies.items() if pair[0] != learned}
                 self._accuracies[stream_name] = kept
 
+    def after_training_exp(self, strategy: "SupervisedTemplate") -> None:
+        """Note that an experience was learned to its end."""
+        self._has_learned = True
+
     def _expect_own(self, strategy: "SupervisedTemplate") -> None:
         begins = strategy.clock.train_exp_counter == 0 and strategy.clock.train_iterations == 0
         others = set(self._learned) - {strategy.experience.current_experience}
-        if begins and others:
+        if begins and self._has_learned and others:
             raise ValueError(
                 "Expected metrics of this strategy, which learns its first experience, got "
                 f"{type(self).__name__} with those of another, which has learned {self._learned}: "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from typing import Any
 
 import torch
 from torch import nn
@@ -139,8 +140,10 @@ def _held(optimizer: Optimizer) -> set[int]:
 
 
 def add_parameters_(optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
-    """Let parameters join the first group that trains any, in place."""
-    group = next(group for group in optimizer.param_groups if group["params"])
+    """Let parameters join the first group that trains any, else the first that holds any."""
+    groups = [group for group in optimizer.param_groups if group["params"]]
+    training = (g for g in groups if any(p.requires_grad for p in g["params"]))
+    group = next(training, groups[0])
     group["params"] += parameters
     _begin_state_(optimizer)
 
@@ -160,6 +163,28 @@ def _begin_state_(optimizer: Optimizer) -> None:
             if parameter not in optimizer.state:
                 start = torch.full_like(parameter, group["initial_accumulator_value"])
                 optimizer.state[parameter] = {"step": torch.zeros(()), "sum": start}
+
+
+class OtherGroupsError(ValueError):
+    """The optimizer has not the groups of the state, which a script may have added."""
+
+
+def load_optimizer_(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Let an optimizer go on from its ``state_dict`` of an earlier life.
+
+    Raises:
+        OtherGroupsError: It has other groups of parameters.
+    """
+    own, saved = (
+        [len(group["params"]) for group in groups]
+        for groups in (optimizer.param_groups, state["param_groups"])
+    )
+    if own != saved:
+        raise OtherGroupsError(
+            f"Expected an optimizer with groups of {saved} parameters, as in the checkpoint, got "
+            f"groups of {own}: let the script add the others, as the run of the checkpoint did."
+        )
+    optimizer.load_state_dict(state)
 
 
 def remove_parameters_(optimizer: Optimizer, module: nn.Module | None) -> None:

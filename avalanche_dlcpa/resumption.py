@@ -8,7 +8,9 @@ what it was.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import time
 import warnings
 from collections.abc import Iterable, Iterator
@@ -19,6 +21,7 @@ from avalanche.training.templates import SupervisedTemplate
 
 from avalanche_dlcpa.checkpoint import CheckpointFolder, State
 from avalanche_dlcpa.files import first_line
+from avalanche_dlcpa.optimizer import OtherGroupsError
 from avalanche_dlcpa.random_states import (
     digest_of_states,
     preserved_random_states,
@@ -125,7 +128,8 @@ class ResumableTemplate(SupervisedTemplate):
                     "with its own. For another seed, name another folder.",
                     stacklevel=2,
                 )
-            self._load(run.restored, amid=False)
+            with contextlib.suppress(OtherGroupsError):  # the script adds them, as it did before
+                self._load(run.restored)
         self._run = run
         return int(self.clock.train_exp_counter)
 
@@ -195,7 +199,7 @@ class ResumableTemplate(SupervisedTemplate):
             return
         state = run.restored
         if run.position is None:  # else `_go_on` does it
-            self._load(state, amid=False)  # the script may have changed what it had changed
+            self._load(state)  # the script may have changed what it had changed
             run.restored = None
         set_random_states(state["random"], self.device)
 
@@ -262,10 +266,18 @@ class ResumableTemplate(SupervisedTemplate):
         assert state is not None
         assert position is not None
         self.train_epochs += position["epoch"]  # the loop over the remaining ones has begun
-        self._load(state, amid=True)
-        self.dataloader: Any = RestOfEpoch(self.dataloader, position, state["random"], self.device)
+        self._load(state)
+        go_on = functools.partial(self._be_at_checkpoint, state)
+        if state["stop"] and position["iteration"] == 0:
+            go_on()  # the loop asks for no mini-batch any more
+        else:
+            self.dataloader: Any = RestOfEpoch(self.dataloader, position, self.device, go_on=go_on)
         run.epoch_start = position["epoch_start"]
         run.restored = None
+
+    def _be_at_checkpoint(self, state: State) -> None:
+        self._stop_training = state["stop"]
+        set_random_states(state["random"], self.device)
 
     def _after_training_epoch(self, **kwargs: Any) -> None:
         if isinstance(self.dataloader, RestOfEpoch):
@@ -325,7 +337,7 @@ class ResumableTemplate(SupervisedTemplate):
             "epoch_start": run.epoch_start,
         }
 
-    def _load(self, state: State, *, amid: bool) -> None:
+    def _load(self, state: State) -> None:
         self.model.to(self.device)
         try:
             self.load_state_dict(state["learned"])
@@ -337,8 +349,6 @@ class ResumableTemplate(SupervisedTemplate):
                 f"other contents ({type(error).__name__}: {first_line(error)}): name another "
                 "folder to start anew, with a strategy built anew."
             ) from error
-        if amid:
-            self._stop_training = state["stop"]
 
     def _captured_plugins(self) -> list[tuple[str, Any]]:
         names = [type(plugin).__name__ for plugin in self.plugins]

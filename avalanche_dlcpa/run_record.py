@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -130,26 +130,31 @@ class RunRecord:
 
 
 class RestOfEpoch:
-    """A loader from where a checkpoint was written; its first iteration sets the random states.
+    """A loader from where a checkpoint was written.
 
     Args:
         loader: The loader, as it was made for the experience.
         position: Where the checkpoint was written.
-        now: Random states of the checkpoint.
         device: Where the strategy trains.
+        go_on: Called when it has come by the mini-batches before the checkpoint.
     """
 
     def __init__(
-        self, loader: Any, position: dict[str, Any], now: dict[str, Any], device: torch.device
+        self,
+        loader: Any,
+        position: dict[str, Any],
+        device: torch.device,
+        *,
+        go_on: Callable[[], None],
     ):
-        self.loader, self.position, self.now, self.device = loader, position, now, device
+        self.loader, self.position, self.device, self.go_on = loader, position, device, go_on
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
         if self.position["iteration"] == 0:
-            set_random_states(self.now, self.device)
+            self.go_on()
             yield from self.loader
             return
         set_random_states(self.position["epoch_start"], self.device)
@@ -161,7 +166,7 @@ class RestOfEpoch:
                 "Expected the stream to deliver the samples of the checkpoint in their order, got "
                 "others: pass the same stream, batch size and loader arguments as before."
             )
-        set_random_states(self.now, self.device)
+        self.go_on()
         yield from batches
 
 

@@ -337,7 +337,12 @@ def _group_of(optimizer: Optimizer, head: nn.Module) -> int:
 
 
 def _targets_within(scope: ClassifierScope, labels: Tensor, task_labels: Tensor | None) -> Tensor:
-    """Columns (B,) of the labels (B,) of a mini-batch, all of the task that is in training."""
+    """Columns (B,) of the labels (B,) of a mini-batch, all of the task that is in training.
+
+    A GPU is not waited for: the loss of a label of another task is NaN there.
+    """
+    if labels.device.type != "cpu":
+        return scope.targets(labels, task_labels)
     strange = ~torch.isin(labels, scope.labels)
     if task_labels is not None:
         strange |= task_labels != scope.task_label

@@ -408,7 +408,8 @@ class DLCPAStrategy(ResumableTemplate):
             present = getattr(self.adapted_dataset, name, own)
             if not (getattr(present, "uniques", None) or set(present)) <= own:
                 return True
-        return self.dataloader is not self._own_loader
+        loads_own = getattr(self.dataloader, "dataset", None) is self.adapted_dataset
+        return not (loads_own or self.dataloader is self._own_loader)
 
     def check_model_and_optimizer(self, reset_optimizer_state: bool = True, **kwargs: Any) -> None:
         """Add the classifiers of new classes, and start the optimizer without state."""
@@ -566,7 +567,9 @@ class DLCPAStrategy(ResumableTemplate):
     # End of an experience -----------------------------------------------------------------------
 
     def _after_training_exp(self, **kwargs: Any) -> None:
-        self._average.end(self._parameters_to_average())
+        # what a momentum encoder holds is no part of the model that plugins put back
+        comes_back = self._average_source == "plastic"
+        self._average.end(self._parameters_to_average(), comes_back=comes_back)
         self.model.num_averaged += 1
         self.model.is_learning = False
         if self.model.bn_statistics == "recalibrated":

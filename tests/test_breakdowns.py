@@ -22,9 +22,11 @@ from helpers import (
 )
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.optim import SGD
 from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.data import DataLoader, WeightedRandomSampler
 
-from avalanche_dlcpa import NonFiniteLossError
+from avalanche_dlcpa import DLCPAStrategy, NonFiniteLossError
 from avalanche_dlcpa.self_supervised import MoCoV2
 
 
@@ -166,6 +168,28 @@ def test_a_sum_of_losses_beside_replay_is_refused():
     strategy.train(first)
     with pytest.raises(ValueError, match=r"reduction='mean' beside replayed samples.*got 'sum'"):
         strategy.train(second)
+
+
+def test_a_sampler_of_ones_own_is_no_replay():
+    class Balanced(DLCPAStrategy):
+        def make_train_dataloader(self, **kwargs):
+            data = self.adapted_dataset
+            sampler = WeightedRandomSampler([1.0] * len(data), len(data))
+            self.dataloader = DataLoader(
+                data, batch_size=8, sampler=sampler, collate_fn=data.collate_fn
+            )
+
+    model = SmallCNN()
+    strategy = Balanced(
+        model=model,
+        optimizer=SGD(model.parameters(), lr=0.01),
+        criterion=nn.CrossEntropyLoss(reduction="sum"),
+        ssl=None,
+        train_mb_size=8,
+        evaluator=None,
+    )
+    strategy.train(small_stream().train_stream[0])
+    assert strategy.model.num_averaged == 1
 
 
 def test_after_an_exploding_loss_a_smaller_learning_rate_does():

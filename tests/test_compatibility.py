@@ -41,6 +41,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 import avalanche_dlcpa
 from avalanche_dlcpa.metrics import scenario_metrics
 from avalanche_dlcpa.plugin_guards import NEVER_RESET, REFUSED
+from avalanche_dlcpa.self_supervised import MoCoV2
 
 ROOT = Path(__file__).parents[1]
 
@@ -87,6 +88,28 @@ def test_replay_trains_the_classifiers_of_earlier_tasks_too(make_stream, ssl):
             assert len(plugins[0].storage_policy.buffer) == 20
             assert max(recorder.batches[1]) > 16
     assert moved == {"replay": True, "alone": False}
+
+
+@proves("plugins", "EarlyStoppingPlugin")
+@pytest.mark.parametrize("stable_update", ["cumulative", "copy"])
+def test_early_stopping_restores_the_best_stable_learner_of_a_momentum_encoder(stable_update):
+    stop = EarlyStoppingPlugin(patience=2, val_stream_name="test_stream")
+    stream = tensors_stream(size=8)
+    strategy = strategy_of(
+        SmallCNN(),
+        ssl=MoCoV2(queue_size=64, momentum=0.9),
+        average_source="momentum",
+        stable_update=stable_update,
+        plugins=[stop],
+        evaluator=EvaluationPlugin(accuracy_metrics(stream=True)),
+        eval_every=1,
+        train_epochs=30,
+    )
+    for experience in stream.train_stream[:2]:
+        strategy.train(experience, eval_streams=[stream.test_stream[:2]])
+        assert stop.best_step < strategy.clock.train_exp_epochs - 1 < 30
+        for name, value in strategy.model.stable.named_parameters():
+            assert torch.equal(value, stop.best_state[f"stable.{name}"])
 
 
 @proves("plugins", "EarlyStoppingPlugin")

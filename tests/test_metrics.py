@@ -329,6 +329,24 @@ def test_metrics_of_another_strategy_are_refused_before_anything_is_trained():
     strategy.train(benchmark.train_stream[0])  # its own go on
 
 
+@quiet
+def test_metrics_go_on_after_a_first_experience_that_was_broken_off():
+    class Break(SupervisedPlugin):
+        is_due = True
+
+        def before_forward(self, strategy, **kwargs):
+            if self.is_due:
+                self.is_due = False
+                raise KeyboardInterrupt
+
+    metrics, benchmark = scenario_metrics(), scripted_benchmark()
+    strategy = make_strategy(ScriptedModel(), *metrics, plugins=[Break()])
+    with pytest.raises(KeyboardInterrupt):
+        strategy.train(benchmark.train_stream[0])
+    strategy.train(benchmark.train_stream[1])
+    assert metrics[0].learned_experiences == [0, 1]
+
+
 def test_acc_is_the_mean_over_experiences_not_over_samples():
     metrics = class_il_metrics()
     strategy = make_strategy(ScriptedModel(), *metrics, plugins=[NextRow()])

@@ -50,8 +50,8 @@ from resuming import (
     check_resuming,
     numbers,
 )
-from torch.optim import Adam
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
+from torch.optim import SGD, Adam
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, MultiStepLR
 from torch.utils.data import DataLoader
 from torchvision import tv_tensors
 
@@ -94,6 +94,72 @@ def test_schedules_and_early_stopping_of_avalanche_go_on(tmp_path):
         again = Run(**options())
         again.strategy.resume(tmp_path / str(moment), **EVERY)
         again.go().assert_same_as(whole)
+
+
+class StopAfter(SupervisedPlugin):
+    """Ends an experience after so many of its iterations, or at the end of its first epoch."""
+
+    def __init__(self, iterations=None):
+        super().__init__()
+        self.iterations = iterations
+
+    def after_training_iteration(self, strategy, **kwargs):
+        if strategy.clock.train_exp_iterations + 1 == self.iterations:
+            strategy.stop_training()
+
+    def after_training_epoch(self, strategy, **kwargs):
+        if self.iterations is None:
+            strategy.stop_training()
+
+
+@pytest.mark.parametrize("iterations", [None, 2, 3])
+def test_from_every_checkpoint_of_experiences_that_a_plugin_ends(tmp_path, iterations):
+    options = {
+        "plugins": lambda: [StopAfter(iterations)],
+        "ssl": lambda: small_head("mocov2"),
+        "scheduler": lambda optimizer: MultiStepLR(optimizer, [1]),
+        "train_epochs": 3,
+    }
+    whole = check_resuming(tmp_path, range(1, 7), **options)
+    assert whole.strategy.clock.train_iterations == 2 * (iterations or 3)
+
+
+class Thawing(Run):
+    """A script that lets the optimizer train the first layer from the second experience on."""
+
+    def __init__(self, **kwargs):
+        model = SmallCNN()
+        model.conv.requires_grad_(False)
+        rest = [p for p in model.parameters() if p.requires_grad]
+        super().__init__(model=model, optimizer=SGD(rest, lr=0.05), **kwargs)
+
+    def go(self):
+        for step in self.stream.train_stream:
+            if step.current_experience == 1:
+                first = self.strategy.model.plastic.conv.requires_grad_(True)
+                self.strategy.optimizer.add_param_group({"params": [*first.parameters()]})
+            self.results.append(numbers(self.strategy.train(step)))
+            self.results.append(numbers(self.strategy.eval(self.stream.test_stream)))
+        return self
+
+
+def test_a_run_whose_script_adds_a_group_to_the_optimizer_goes_on(tmp_path):
+    seed_everything()
+    whole = Thawing().go()
+    for moment in (8, 11, 15):
+        folder = tmp_path / str(moment)
+        seed_everything()
+        run = Thawing()
+        run.strategy.resume(folder, **EVERY)
+        assert run.break_off_after(moment)
+        seed_everything()
+        again = Thawing()
+        again.strategy.resume(folder, **EVERY)
+        again.go().assert_same_as(whole)
+    again = Thawing()
+    again.strategy.resume(folder)
+    with pytest.raises(ValueError, match=r"groups of \[\d+, 2\] parameters, .* got groups of \["):
+        Run.go(again)  # a script that does not
 
 
 class Counter(SupervisedPlugin):

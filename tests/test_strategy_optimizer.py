@@ -81,6 +81,19 @@ def test_a_group_that_the_user_made_for_the_head_keeps_its_learning_rate():
     assert ids(optimizer.param_groups[1]["params"]) == ids(head.parameters())
 
 
+def test_the_head_joins_the_first_group_that_trains_any():
+    model = SmallCNN()
+    model.conv.requires_grad_(False)
+    rest = [p for p in model.parameters() if p.requires_grad]
+    optimizer = SGD([{"params": model.conv.parameters(), "lr": 1e-6}, {"params": rest, "lr": 0.05}])
+    strategy = strategy_of(model, optimizer=optimizer, ssl=small_head("byol"))
+    frozen, trained = (ids(group["params"]) for group in optimizer.param_groups)
+    own = [p for p in strategy.ssl.parameters() if p.requires_grad]
+    assert own
+    assert set(ids(own)) <= set(trained)
+    assert frozen == ids(model.conv.parameters())
+
+
 def test_a_model_frozen_in_part_stays_frozen():
     model = SmallCNN()
     model.conv.requires_grad_(False)
