@@ -134,13 +134,22 @@ def dark_experience(
     buffer_size: int = BUFFER_SIZE,
     **options: Any,
 ) -> SupervisedTemplate:
-    """DER, and DER++ where beta is above 0.
+    """DER++, which is DER with a `beta` above 0.
 
     Avalanche replays nothing where a whole buffer holds less than a mini-batch.
     """
     size = _checked_size("buffer_size", buffer_size, 1, "a sample")
     build = on_sgd(DER, mem_size=size, batch_size_mem=min(train_mb_size, size))
     return build(network, setting=setting, train_mb_size=train_mb_size, **options)
+
+
+def dark_experience_without_labels(network: nn.Module, **options: Any) -> SupervisedTemplate:
+    """DER."""
+    if "beta" in options:
+        raise HyperparameterError(
+            f"Expected hyperparameters that DER has, got beta {options['beta']}: name der++."
+        )
+    return dark_experience(network, beta=0.0, **options)
 
 
 def with_gradient_memory(strategy: type[SupervisedTemplate]) -> Build:

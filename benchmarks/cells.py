@@ -125,6 +125,14 @@ class Cell:
             own = {**own, **options_of_loss(self._ssl, known)}
         return {**own, **dict(self.changes)}
 
+    def expect_values(self) -> None:
+        """Refuse a cell whose hyperparameters were never chosen, before any work.
+
+        Raises:
+            ValueError: See `hyperparameters`.
+        """
+        _ = self.hyperparameters
+
     @property
     def batch_size(self) -> int:
         """Of its training."""

@@ -45,7 +45,7 @@ def sort_out(cells: Iterable[Cell], folder: Path) -> tuple[list[Cell], list[Cell
                 check_same(read_result(path), cell)
                 done.append(cell)
             else:
-                cell.hyperparameters  # noqa: B018 - refuses what was never chosen
+                cell.expect_values()
                 if cell.changes and cell.method in METHODS:
                     _expect_buildable(dataclasses.replace(cell, seed=0))
                 missing.append(cell)
@@ -128,7 +128,7 @@ def _tune(cells: Iterable[Cell], words: argparse.Namespace) -> None:
     """Choose the hyperparameters of the cells' methods that have a grid, and no values yet.
 
     Raises:
-        ValueError: Not one trial of a method has a result.
+        ValueError: A method has no row of a trial.
     """
     methods: dict[str, dict[str, None]] = {}
     wanted = ((cell.setting, method) for cell in cells for method in cell.sources)
@@ -143,7 +143,9 @@ def _tune(cells: Iterable[Cell], words: argparse.Namespace) -> None:
             failures = tune(setting, chosen, [0], run, folder=Path(folder))
         for cell, reason in failures.items():
             print(f"failed: {cell.name}: {reason}")
-        choose(setting, complete(chosen, failures), [0])
+        _, refused = choose(setting, complete(chosen, failures), [0])
+        for reason in refused.values():
+            print(f"failed: {reason}")
 
 
 def main() -> None:

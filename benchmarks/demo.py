@@ -45,7 +45,7 @@ def main() -> None:
     torch.set_num_threads(words.threads)
     try:
         for cell in grid(METHODS, [words.setting], [words.seed]):
-            cell.hyperparameters  # noqa: B018 - refuses what was never chosen, before any work
+            cell.expect_values()
     except ValueError as error:
         parser.error(str(error))
     results, paths = [], []
@@ -58,7 +58,7 @@ def main() -> None:
         for cell in grid(METHODS, [words.setting], [words.seed]):
             bar.set_description_str(title_of(cell.method))
             result = run_cell(
-                cell, dataset_root=words.dataset_root, on_experience=lambda _: bar.update()
+                cell, dataset_root=words.dataset_root, on_experience=lambda *_: bar.update()
             )
             results.append(result)
             paths.append(save_json(result, result_path(cell, words.out)))

@@ -57,6 +57,11 @@ class Experiment:
     changes: tuple[dict[str, Any], ...] = ({},)
     marks_second: bool = True
 
+    @property
+    def has_row_a_setting(self) -> bool:
+        """Whether one method is compared over settings, not methods in each."""
+        return len(self.methods) * len(self.changes) == 1 < len(self.settings)
+
     def cells(
         self, scale: str, seeds: Iterable[int], methods: Iterable[str] | None = None
     ) -> list[Cell]:
@@ -184,8 +189,14 @@ EXPERIMENTS["grid"] = _table(
 def title_of(method: str, changes: dict[str, Any] | None = None) -> str:
     """How tables and figures call a method."""
     title = METHODS[method].title if method in METHODS else ANALYSES[method].title
-    words = [
-        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in (changes or {}).items()
-    ]
-    return ", ".join([title, *words])
+    return ", ".join([title, *(in_words(*pair) for pair in (changes or {}).items())])
+
+
+def in_words(name: str, value: Any) -> str:
+    """How tables and figures write a hyperparameter.
+
+    Example:
+        >>> in_words("lr", 0.10), in_words("precision", "bf16")
+        ('lr 0.1', 'precision bf16')
+    """
+    return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"

@@ -63,6 +63,11 @@ def experiment_pictures(
     drawn: dict[str, Figure] = {}
     if name == "lambda":
         drawn[f"{experiment.title}, {scale} scale"] = sensitivity_figure(results)
+    elif experiment.has_row_a_setting:
+        (method,) = experiment.methods
+        drawn[f"Mean accuracy over the tasks learned: {METHODS[method].title}"] = curves_figure(
+            results, _judged(results, SCENARIOS), by_setting=True
+        )
     else:
         draw = _DRAWINGS.get(name)
         scenarios = {column.scenario for column in experiment.columns}
@@ -73,7 +78,7 @@ def experiment_pictures(
             if draw is not None:
                 drawn[f"{experiment.title}: {SETTINGS[setting].title}"] = draw(runs)
             elif judged := _judged(runs, [x for x in SCENARIOS if x in scenarios]):
-                title = f"Accuracy over experiences: {SETTINGS[setting].title}"
+                title = f"Mean accuracy over the tasks learned: {SETTINGS[setting].title}"
                 drawn[title] = curves_figure(runs, judged)
     return [
         _save(figure, folder, f"{name}_{scale}_{number}", caption)
@@ -93,10 +98,13 @@ def setting_pictures(setting: str, results: Sequence[Result], folder: Path) -> l
     chosen = unchanged if unchanged and len(by_method(results)) > MOST_CURVES else results
     curves = curves_figure(chosen, _judged(chosen, SCENARIOS))
     if len(chosen) < len(results):
-        curves.supxlabel("Without runs with changes, which are in the table.", fontsize=9)
+        curves.supxlabel("Runs with changed hyperparameters are in the table alone.", fontsize=9)
     pictures = {"accuracies": (f"Mean accuracy over the tasks learned: {title}", curves)}
     if len(by_method(results)) > 1:
-        costs = f"Training time and memory held between tasks: {title}", costs_figure(results)
+        costs = (
+            f"Training time, memory held between tasks and peak of memory: {title}",
+            costs_figure(results),
+        )
         pictures["costs"] = costs
     return [
         _save(figure, folder, f"{setting}_{kind}", caption)
@@ -114,11 +122,20 @@ def method_picture(runs: Sequence[Result], folder: Path) -> Picture:
     return _save(matrices_figure(runs), folder, name, caption)
 
 
-def curves_figure(results: Sequence[Result], scenarios: Sequence[str]) -> Figure:
-    """A panel a scenario with a line a method and, of several seeds, a band around it."""
+def curves_figure(
+    results: Sequence[Result], scenarios: Sequence[str], *, by_setting: bool = False
+) -> Figure:
+    """A panel a scenario with a line a method and, of several seeds, a band around it.
+
+    Args:
+        results: Of one setting, or of one method.
+        scenarios: In the order of the panels.
+        by_setting: Whether the results are of one method, and a line is a setting.
+    """
     cells = by_method(results)
     groups = cells.values()
-    looks = dict(zip(map(_title, groups), _looks(cells), strict=True))
+    name = _setting_title if by_setting else _title
+    looks = {} if by_setting else dict(zip(map(name, groups), _looks(cells), strict=True))
     height = max(4.2, 0.8 + 0.21 * len(groups))
     figure = Figure(figsize=(2.4 + 4.7 * len(scenarios), height), layout="constrained")
     panels = figure.subplots(1, len(scenarios), squeeze=False)[0]
@@ -126,13 +143,13 @@ def curves_figure(results: Sequence[Result], scenarios: Sequence[str]) -> Figure
         curves, bands = {}, {}
         for runs in groups:
             found = np.array([r[scenario]["accuracy_over_experiences"] for r in runs], dtype=float)
-            curves[_title(runs)] = found.mean(axis=0)
+            curves[name(runs)] = found.mean(axis=0)
             if len(runs) > 1:
-                bands[_title(runs)] = found.std(axis=0, ddof=1)
+                bands[name(runs)] = found.std(axis=0, ddof=1)
         plot_accuracy_over_experiences(curves, deviations=bands, looks=looks, ax=axes)
         axes.set_title(SCENARIOS[scenario])
         _begin_at_zero(axes)
-    _share_legend(figure, panels)
+    _share_legend(figure, panels, best_first=True)
     return figure
 
 
@@ -150,6 +167,7 @@ def _looks(cells: Iterable[Cell]) -> list[dict[str, Any]]:
     looks, changed = [], Counter[str]()
     for cell in cells:
         look = line_look(methods.index(cell.method))
+        look["linewidth"] = 2.4 if METHODS[cell.method].draws_views else 1.2
         if cell.changes:
             look["fillstyle"] = _FILLS[changed[cell.method] % len(_FILLS)]
             changed[cell.method] += 1
@@ -163,38 +181,54 @@ def _begin_at_zero(*panels: Axes) -> None:
         axes.set_ylim(0, max(1.0, *(1.07 * other.dataLim.y1 for other in panels)))
 
 
-def _share_legend(figure: Figure, panels: Iterable[Axes]) -> None:
-    """Put one legend beside all panels, in the place of one each."""
+def _share_legend(figure: Figure, panels: Iterable[Axes], *, best_first: bool = False) -> None:
+    """Put one legend beside all panels, in the place of one each.
+
+    Args:
+        figure: Of the panels.
+        panels: With the same lines.
+        best_first: By where the lines of the last panel end; else as they were drawn.
+    """
     for axes in panels:
         legend = axes.get_legend()
         if legend is not None:
             legend.remove()
     handles, labels = axes.get_legend_handles_labels()
+    if best_first:
+        ends = [
+            np.nan_to_num(np.asarray(line.get_ydata())[-1], nan=-1.0) for line in axes.get_lines()
+        ]
+        order = sorted(range(len(ends)), key=ends.__getitem__, reverse=True)
+        handles, labels = ([found[i] for i in order] for found in (handles, labels))
     figure.legend(handles, labels, loc="outside right upper", handlelength=3.5, fontsize=9)
 
 
 def costs_figure(results: Sequence[Result]) -> Figure:
-    """Training time, and memory that is held from task to task, of each method.
+    """Training time, memory that is held from task to task and the peak of it, of each method.
 
-    Some is scratch of Avalanche's plugins, such as GEM's and A-GEM's gradients.
+    Some of the second is scratch of Avalanche's plugins, such as GEM's and A-GEM's gradients.
     """
     groups = by_method(results).values()
     height = 1.4 + 0.3 * len(groups)
-    figure = Figure(figsize=(11, height), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
+    figure = Figure(figsize=(14, height), layout="constrained")
+    left, middle, right = figure.subplots(1, 3, sharey=True)
     seconds = {_title(runs): summarize(r["training_seconds"] for r in runs) for runs in groups}
-    memory = {
-        _title(runs): summarize(
-            r["memory"]["kept_bytes"] / MEGABYTE for r in runs if r.get("memory") is not None
-        )
-        for runs in groups
-    }
+    held, peak = (
+        {
+            _title(runs): summarize(
+                r["memory"][name] / MEGABYTE for r in runs if r.get("memory") is not None
+            )
+            for runs in groups
+        }
+        for name in ("kept_bytes", "peak_bytes")
+    )
     keeping = {
         _title(runs) for runs in groups if (runs[0].get("memory") or {}).get("keeps_samples")
     }
     for axes, found, hatched, label in (
         (left, seconds, set(), "training time (s)"),
-        (right, memory, keeping, "memory held, without samples (MB)\nhatched: samples besides"),
+        (middle, held, keeping, "memory held, without samples (MB)\nhatched: samples besides"),
+        (right, peak, set(), "peak memory of the process (MB)"),
     ):
         means = {name: np.nan if one is None else one.mean for name, one in found.items()}
         bars = {name: one.deviation for name, one in found.items() if one and one.deviation}
@@ -342,7 +376,11 @@ def loss_surfaces_figure(results: Sequence[Result]) -> Figure:
 
     Each seed has a plane of its own, of which there is no mean: the lowest seed is shown.
     """
-    shown = [min(runs, key=lambda r: r["seed"]) for runs in by_method(results).values()]
+    order = EXPERIMENTS["loss-surface"].changes
+    shown = sorted(
+        (min(runs, key=lambda r: r["seed"]) for runs in by_method(results).values()),
+        key=lambda r: order.index(r["changes"]),
+    )
     levels = loss_levels([list(result["losses"].values()) for result in shown])
     num_tasks = len(shown[0]["losses"])
     size = 5.2 * num_tasks, 3.9 * len(shown)
@@ -379,6 +417,11 @@ _DRAWINGS: dict[str, Callable[[Sequence[Result]], Figure]] = {
 
 def _title(runs: Sequence[Result]) -> str:
     return title_of(runs[0]["method"], runs[0]["changes"])
+
+
+def _setting_title(runs: Sequence[Result]) -> str:
+    """What is split, and in which order, without images and network."""
+    return ", ".join(SETTINGS[runs[0]["setting"]].title.split(", ")[:2])
 
 
 def _array(values: Sequence[Sequence[float | None]]) -> np.ndarray:

@@ -9,6 +9,7 @@ import argparse
 import csv
 from pathlib import Path
 
+from benchmarks.experiments import in_words
 from benchmarks.hyperparameters import (
     PUBLISHED,
     NoValuesError,
@@ -27,6 +28,7 @@ NOTE = (
     "Published: in the paper, but classifier_lr and last_epochs in the authors' runs, and "
     "memory_strength in Avalanche."
 )
+NOTE_ON_SCHEDULE = "Where none are named, DLCPA has last_epochs 1."
 NOTE_ON_LAMBDA = (
     "The paper's table calls lambda the weight of the self-supervised loss; here it is "
     "supervised_weight, on the cross-entropy."
@@ -45,24 +47,30 @@ def table(setting: str) -> Table:
     plan = SETTINGS[expect_known("setting", setting, SETTINGS)]
     published = PUBLISHED.get(plan.tuned_on or setting, {})
     printed, others = _printed(setting.removeprefix("lab-").removeprefix("digits-"))
-    rows = []
+    rows, has_default = [], False
     for name, method in METHODS.items():
         if method.trains_as is not None:
             continue
         try:
             values = hyperparameters_of(name, setting)
         except NoValuesError:
-            texts, source = NOTHING, "none: benchmarks.tune"
+            texts, source = NOTHING, "not tuned yet"
         else:
-            texts = ", ".join(f"{key} {value:g}" for key, value in values.items())
+            texts = ", ".join(in_words(*pair) for pair in values.items())
             source = "published" if values == published.get(name) else "benchmarks.tune"
+            source += f" for {plan.tuned_on}" if plan.tuned_on else ""
+            has_default |= method.draws_views and "last_epochs" not in values
         line = (str(batch_size_of(name, setting)), texts, source, printed.get(name, NOTHING))
         rows.append(Row(method.title, tuple(map(Entry, line))))
     for i, (title, text) in enumerate(others.items()):
         entries = tuple(map(Entry, (*[NOTHING] * (len(COLUMNS) - 1), text)))
         rows.append(Row(title, entries, begins_part=i == 0))
     heads = tuple((name,) for name in COLUMNS)
-    notes = [*([NOTE] if published else []), *([NOTE_ON_LAMBDA] if printed else [])]
+    notes = [
+        *([NOTE] if published else []),
+        *([NOTE_ON_SCHEDULE] if has_default else []),
+        *([NOTE_ON_LAMBDA] if printed else []),
+    ]
     return Table(heads, tuple(rows), title=plan.title, notes=tuple(notes))
 
 

@@ -12,6 +12,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from benchmarks.grids import GRIDS
 from benchmarks.settings import SETTINGS
 
 CHOSEN = Path(__file__).parent / "results" / "hyperparameters.json"
@@ -109,9 +110,11 @@ def hyperparameters_of(method: str, setting: str) -> Values:
         return dict(chosen["hyperparameters"])
     if method in PUBLISHED.get(source, {}):
         return dict(PUBLISHED[source][method])
+    way = "name them with --set, lr among them"
+    if method in GRIDS.get(source, {}):
+        way = f"run `python -m benchmarks.tune --setting {source} --methods {method}` first"
     raise NoValuesError(
-        f"Expected hyperparameters of {method} in {source}, got none, published or chosen: run "
-        f"`python -m benchmarks.tune --setting {source} --methods {method}` first."
+        f"Expected hyperparameters of {method} in {source}, got none, published or chosen: {way}."
     )
 
 

@@ -34,6 +34,7 @@ def run_grid(
     """
     failures = {}
     learned = dict.fromkeys(cells, 0)
+    resumed = dict.fromkeys(cells, 0)
     total = sum(cell.num_experiences for cell in cells)
     bar = tqdm(
         total=total,
@@ -47,7 +48,7 @@ def run_grid(
         for reports in progress:
             for report in reports:
                 cell = report.cell
-                learned[cell] = report.learned
+                learned[cell], resumed[cell] = report.learned, report.resumed
                 if report.failure is not None:
                     bar.total -= cell.num_experiences - report.learned
                     failures[cell] = report.failure
@@ -58,5 +59,6 @@ def run_grid(
                     on_end(cell, report.failure)
             at_work = [f"{r.cell.name} ({r.learned})" for r in reports if not r.ended]
             bar.set_postfix_str("; ".join(at_work), refresh=False)
+            bar.initial = sum(resumed.values())  # took no time here
             bar.update(sum(learned.values()) - bar.n)
     return failures

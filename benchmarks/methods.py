@@ -6,7 +6,6 @@ What a method runs with is in `hyperparameters.py`; what never changes is in `bu
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 from avalanche.training.supervised import (
@@ -22,6 +21,7 @@ from avalanche.training.supervised import (
 from benchmarks.building import (
     Build,
     dark_experience,
+    dark_experience_without_labels,
     dlcpa,
     icarl,
     learning_without_forgetting,
@@ -112,7 +112,7 @@ METHODS = {
     # Methods with a buffer
     "gem": Method("GEM", with_gradient_memory(GEM), keeps_samples=True),
     "agem": Method("A-GEM", with_gradient_memory(AGEM), keeps_samples=True, channels_last=False),
-    "der": Method("DER", functools.partial(dark_experience, beta=0.0), keeps_samples=True),
+    "der": Method("DER", dark_experience_without_labels, keeps_samples=True),
     "der++": Method("DER++", dark_experience, keeps_samples=True),
     "replay": Method("Replay", replay, keeps_samples=True),
     "icarl": Method("iCaRL", icarl, keeps_samples=True),

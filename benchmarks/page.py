@@ -73,13 +73,14 @@ def write_page(
     contents = "".join(
         f'<li><a href="#{_text(s.anchor)}">{_text(s.title)}</a></li>' for s in sections
     )
-    origins = _definitions(provenance([r for section in sections for r in section.results]))
+    origins = provenance([r for section in sections for r in section.results])
+    plus = "<p class=note>A plus after a commit: the code differed from it.</p>"
     left_out = f"<h2>Files left out</h2>{_definitions(skipped)}" if skipped else ""
     body = f"""<h1>{_text(title)}</h1>
 <nav><ul>{contents}<li><a href="#provenance">Provenance</a></li></ul></nav>
 {"".join(map(_section, sections))}
-<section id="provenance"><h2>Provenance of all results</h2>{origins}
-<p class=note>A plus after a commit: the code differed from it.</p>{left_out}</section>"""
+<section id="provenance"><h2>Provenance of all results</h2>{_definitions(origins)}
+{plus if "+" in origins.get("commit", "") else ""}{left_out}</section>"""
     save_text(_PAGE.format(title=_text(title), body=body), path)
     return path
 
@@ -145,7 +146,8 @@ th, td {{ padding: .25rem .7rem; text-align: right; white-space: nowrap;
 .words {{ text-align: left; white-space: normal; min-width: 14rem; }}
 thead th {{ vertical-align: bottom; }}
 thead th[colspan] {{ text-align: center; }}
-th:first-child[rowspan], tbody th {{ text-align: left; font-weight: normal; }}
+th:first-child[rowspan], tbody th {{ text-align: left; font-weight: normal;
+  position: sticky; left: 0; background: var(--paper); }}
 .part > * {{ border-top: 2px solid var(--ink); }}
 .note, figcaption {{ font-size: .9rem; opacity: .85; margin: .3rem 0; }}
 figure {{ margin: 1.2rem 0; }}

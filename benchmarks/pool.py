@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import math
 import os
 import re
@@ -17,6 +18,7 @@ from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 
 import psutil
+import torch
 
 from benchmarks.cells import Cell
 from benchmarks.names import COUNT
@@ -33,12 +35,14 @@ class Progress:
     Attributes:
         cell: Which cell.
         learned: How many experiences it has learned.
+        resumed: How many of these an earlier life of the run had learned.
         ended: Whether it has ended.
         failure: Why it failed; None: it did not.
     """
 
     cell: Cell
     learned: int
+    resumed: int = 0
     ended: bool = False
     failure: str | None = None
 
@@ -71,16 +75,17 @@ class _Process:
             output = self._log.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:  # somebody has tidied up
             output = ""
-        learned = [int(count) for count in re.findall(r"^learned (\d+) experiences$", output, re.M)]
-        so_far = max(learned, default=0)
+        said = re.findall(r"^learned (\d+) experiences(?:, (\d+) of them before)?$", output, re.M)
+        so_far, resumed = (int(count or 0) for count in (said[-1] if said else (0, 0)))
+        so_far_of = functools.partial(Progress, self.cell, so_far, resumed)
         if code is None:
-            return Progress(self.cell, so_far)
+            return so_far_of()
         assert self._process.stdin is not None
         self._process.stdin.close()
         if code == 0:
             self._log.unlink(missing_ok=True)
             self._kept.unlink(missing_ok=True)  # of an earlier try
-            return Progress(self.cell, so_far, ended=True)
+            return so_far_of(ended=True)
         last = next((line for line in reversed(output.splitlines()) if line.strip()), None)
         if self._log.exists():
             self._log.replace(self._kept)
@@ -88,7 +93,7 @@ class _Process:
         if code < 0:
             reason = f"killed by {signal.Signals(-code).name} after {so_far} experiences"
         reason += f" (see {_from_here(self._kept)})"
-        return Progress(self.cell, so_far, ended=True, failure=reason)
+        return so_far_of(ended=True, failure=reason)
 
     def stop(self) -> None:
         """End it now."""
@@ -201,6 +206,17 @@ def pool_of(words: argparse.Namespace, folder: Path) -> Runner:
         raise ValueError(
             f"Expected --checkpoints with --ray alone, got {words.checkpoints}: without, they lie "
             "beside the results."
+        )
+    if words.ray is not None and torch.device(words.device).type == "cuda" and not words.gpus:
+        raise ValueError(
+            f"Expected --gpus with --ray and --device {words.device}, got 0, which would put any "
+            "number of cells on a GPU: name the part of one that a cell takes, such as 0.25."
+        )
+    if words.gpus and torch.device(words.device).type == "cpu":
+        print(
+            f"--gpus {words.gpus:g} with --device {words.device}: cells hold GPUs and do not use "
+            "them; --device cuda does.",
+            file=sys.stderr,
         )
     if words.ray is not None and words.jobs > 1:
         raise ValueError(

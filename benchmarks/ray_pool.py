@@ -97,9 +97,8 @@ def run_on_ray(
             for report in reports:
                 if checkpoints is not None and report.failure is None:
                     remove_checkpoints(report.cell, checkpoints)
-            learned = _read(board)
-            begun = (cell for cell in at_work.values() if cell in learned)
-            yield [*reports, *(Progress(cell, learned[cell]) for cell in begun)]
+            told = _read(board)
+            yield [*reports, *(told[cell] for cell in at_work.values() if cell in told)]
     finally:
         for handle in at_work:
             ray.cancel(handle, force=True)
@@ -107,21 +106,21 @@ def run_on_ray(
 
 
 class _Board:
-    """An actor that cells tell how many experiences they have learned."""
+    """An actor that cells tell how far they are."""
 
     def __init__(self) -> None:
-        self._learned: dict[Cell, int] = {}
+        self._told: dict[Cell, Progress] = {}
 
-    def tell(self, cell: Cell, learned: int) -> None:
-        """Take the count of a cell."""
-        self._learned[cell] = learned
+    def tell(self, progress: Progress) -> None:
+        """Take the progress of a cell."""
+        self._told[progress.cell] = progress
 
-    def read(self) -> dict[Cell, int]:
-        """The counts of all cells that have begun."""
-        return self._learned
+    def read(self) -> dict[Cell, Progress]:
+        """The progress of all cells that have begun."""
+        return self._told
 
 
-def _read(board: Any) -> dict[Cell, int]:
+def _read(board: Any) -> dict[Cell, Progress]:
     try:
         return ray.get(board.read.remote())
     except ray.exceptions.RayError:  # its machine has died; it starts again elsewhere
@@ -161,8 +160,12 @@ def _run(cell: Cell, board: Any, *, threads: int, **options: Any) -> Result:
     import torch
 
     torch.set_num_threads(threads)
-    board.tell.remote(cell, 0)
-    return run_cell(cell, on_experience=lambda count: board.tell.remote(cell, count), **options)
+
+    def tell(learned: int, resumed: int) -> None:
+        board.tell.remote(Progress(cell, learned, resumed))
+
+    tell(0, 0)
+    return run_cell(cell, on_experience=tell, **options)
 
 
 def _collect(handle: Any, cell: Cell, folder: Path, origin: str) -> Progress:

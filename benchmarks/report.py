@@ -31,7 +31,13 @@ from benchmarks.names import expect_known
 from benchmarks.orders import order_tables
 from benchmarks.page import Figures, Section, write_page
 from benchmarks.settings import SCALES, SETTINGS
-from benchmarks.tables import comparison_table, experiment_table, numbers_behind, results_of
+from benchmarks.tables import (
+    comparison_table,
+    experiment_table,
+    numbers_behind,
+    remarks,
+    results_of,
+)
 from benchmarks.whole_files import expect_writable, save_text
 from benchmarks.without_runs import (
     COMMANDS,
@@ -126,7 +132,7 @@ def _experiment_section(name: str, scale: str, results: list[Result], folder: Pa
         command=shlex.join(["python", "-m", "benchmarks.compare", name, *place]),
         results=results,
         tables=tables,
-        notes=superseded(results),
+        notes=[*superseded(results), *([] if tables else remarks(name))],
         draw=lambda figures: (experiment_pictures(name, scale, results, figures), ()),
     )
 
@@ -134,7 +140,8 @@ def _experiment_section(name: str, scale: str, results: list[Result], folder: Pa
 def _setting_section(setting: str, results: list[Result], folder: Path) -> Section:
     def draw(figures: Path) -> Figures:
         methods = by_method(results).values()
-        details = [(method_picture(runs, figures), _details(runs)) for runs in methods]
+        closed = figures / "details"
+        details = [(method_picture(runs, closed), _details(runs)) for runs in methods]
         return setting_pictures(setting, results, figures), details
 
     return Section(
@@ -199,10 +206,13 @@ def write_report(
     figures = [picture.path for section in sections for picture in _pictures(section)]
     markdown, latex = out / "report.md", out / "report.tex"
     save_text(_markdown(sections, skipped, folder, out), markdown)
-    save_text(_latex(sections), latex)
-    title = f"Results in {folder.resolve().name}"
-    page = write_page(title, sections, skipped, out / "report.html")
+    save_text(_latex(sections, out), latex)
+    page = write_page(_title(folder), sections, skipped, out / "report.html")
     return [*figures, markdown, latex, page]
+
+
+def _title(folder: Path) -> str:
+    return f"avalanche-dlcpa: {folder.resolve().name}"
 
 
 def _pictures(section: Section) -> list[Picture]:
@@ -213,7 +223,7 @@ def _markdown(
     sections: Sequence[Section], skipped: Mapping[str, str], folder: Path, out: Path | None = None
 ) -> str:
     out = folder if out is None else out
-    parts = [f"# Results in {escape_markdown(folder.resolve().name)}"]
+    parts = [f"# {escape_markdown(_title(folder))}"]
     for section in sections:
         parts.append(f"## {section.title}")
         parts.append(f"```console\n{section.command}\n```")
@@ -234,15 +244,29 @@ def _markdown(
     return "\n\n".join(parts) + "\n"
 
 
-def _latex(sections: Iterable[Section]) -> str:
-    tables = "\n\n\\clearpage\n".join(
-        part
-        for section in sections
-        for part in (*map(as_latex, section.tables), *map(escape_latex, section.notes))
-    )
+def _latex(sections: Iterable[Section], out: Path) -> str:
+    parts = []
+    for section in sections:
+        parts += [
+            f"\\section{{{escape_latex(section.title)}}}",
+            *map(as_latex, section.tables),
+            *map(escape_latex, section.notes),
+            *(_latex_figure(picture, out) for picture in section.pictures),
+            "\\clearpage",
+        ]
+    whole = "\n\n".join(parts)
     return (
         "\\documentclass{article}\n\\usepackage{booktabs,graphicx}\n\\begin{document}\n\n"
-        f"{tables}\n\n\\end{{document}}\n"
+        f"{whole}\n\n\\end{{document}}\n"
+    )
+
+
+def _latex_figure(picture: Picture, out: Path) -> str:
+    place = picture.path.relative_to(out).as_posix()
+    return (
+        "\\begin{figure}\n\\centering\n"
+        f"\\includegraphics[width=\\textwidth]{{{place}}}\n"
+        f"\\caption{{{escape_latex(picture.caption)}}}\n\\end{{figure}}"
     )
 
 

@@ -50,7 +50,7 @@ def run_cell(
     *,
     dataset_root: str | None = None,
     device: str = "cpu",
-    on_experience: Callable[[int], None] = lambda learned: None,
+    on_experience: Callable[[int, int], None] = lambda learned, resumed: None,
     checkpoints: Path | None = None,
     hyperparameters: dict[str, Any] | None = None,
 ) -> Result:
@@ -60,8 +60,8 @@ def run_cell(
         cell: What to run.
         dataset_root: Folder of the data; None: Avalanche's default.
         device: Where to train.
-        on_experience: Called with the number of experiences learned, after each, and at the start
-            where an earlier life of the run had learned some.
+        on_experience: Called with the number of experiences learned, and how many of them an
+            earlier life of the run had learned; after each, and at the start where there was one.
         checkpoints: Folder from which a run of DLCPA by this very code with these hyperparameters
             goes on, and where it keeps checkpoints; None: it keeps none.
         hyperparameters: Of the cell; None: as they are chosen here and now.
@@ -136,7 +136,7 @@ def _train_and_judge(
     *,
     dataset_root: str | None,
     device: str,
-    on_experience: Callable[[int], None],
+    on_experience: Callable[[int, int], None],
     checkpoints: Path | None,
 ) -> Result:
     training = Training(cell, hyperparameters, dataset_root=dataset_root, device=device)
@@ -147,10 +147,10 @@ def _train_and_judge(
             checkpoints, every_epochs=setting.epochs, every_minutes=CHECKPOINT_MINUTES
         )
     if before:
-        on_experience(before)
+        on_experience(before, before)
     for learned in training.steps():
         if learned > before:
-            on_experience(learned)
+            on_experience(learned, before)
     return training.found()
 
 
@@ -198,6 +198,12 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _say(learned: int, resumed: int) -> None:
+    """What `benchmarks.pool` reads."""
+    before = f", {resumed} of them before" if resumed else ""
+    print(f"learned {learned} experiences{before}", flush=True)
+
+
 def main() -> None:
     """Run one cell from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
@@ -227,7 +233,7 @@ def main() -> None:
         changes = parse_changes([*words.changes, *([f"ssl={words.ssl}"] if words.ssl else [])])
         pairs = tuple(sorted(changes.items()))
         cell = Cell(words.method, words.setting, words.seed, pairs, words.validation)
-        cell.hyperparameters  # noqa: B018 - refuses what was never chosen, before any work
+        cell.expect_values()
         path, checkpoints = (at(cell, words.out) for at in (result_path, checkpoints_path))
         if path.exists():
             check_same(read_result(path), cell)
@@ -245,7 +251,7 @@ def main() -> None:
             dataset_root=words.dataset_root,
             device=words.device,
             checkpoints=checkpoints if words.resume else None,
-            on_experience=lambda learned: print(f"learned {learned} experiences", flush=True),
+            on_experience=_say,
         )
     # Missing data, a hyperparameter that does not suit, or it diverged.
     except (FileNotFoundError, HyperparameterError, NonFiniteLossError) as error:

@@ -23,8 +23,9 @@ _PACKNET = (
     "Avalanche's takes no network with batch norm."
 )
 _ONE_HEAD = (
-    "STL, DLCPA, PackNet and what is said to have a head a task train each task's classes alone; "
-    "ours of all others train one head over all classes, of which Task-IL takes those of the task."
+    "A head a task, trained on the classes of that task alone: STL, DLCPA, PackNet and what is "
+    "said to have it. Ours of all others have one head over all classes, of which Task-IL takes "
+    "those of the task."
 )
 _GPM = "The paper's figure has GPM as well, which is not among Avalanche's strategies."
 _REMARKS = {
@@ -33,10 +34,20 @@ _REMARKS = {
     "over-time": f"{_ONE_HEAD} {_GPM} It does not tell into how many tasks Tiny-ImageNet is split "
     "there.",
     "confusion": _GPM,
+    "linear-probe": "Rows: the extractors of STL after each task. Columns: a linear classifier "
+    "trained on the training images of one task, judged on its test images. The row STL repeats "
+    "the best of each column, which need not be that of its own task; STL-me is the mean of the "
+    "extractors.",
+    "loss-surface": "The plane goes through STL's extractors of the first two tasks and the start "
+    "of training: the first axis points from task 1 to task 2, the second is orthogonal to it and "
+    "leads towards the start. A unit of both is a distance of 1 between parameters. Colours: the "
+    "loss of a task, a panel each, on training images that were held out.",
     "table1": "The paper tells neither network nor hyperparameters on MNIST; ours are those of "
     "CIFAR-100.",
     "table2": f"{_ONE_HEAD} {_PACKNET}",
-    "table3": "The paper underlines 26.68 on Tiny-ImageNet, although PASS has 28.48 there.",
+    "table3": "Cumulative goes over all images so far in each task, and takes (T + 1) / 2 times as "
+    "many steps as Joint over T tasks. The paper underlines 26.68 on Tiny-ImageNet, although PASS "
+    "has 28.48 there.",
     "table8": _PACKNET,
     "table9": f"{_ONE_HEAD} The paper does not tell the self-supervised loss of DLCPA there.",
     "table10": "The paper shuffles its tasks and does not tell how; ours are five orders of the "
@@ -85,8 +96,7 @@ def experiment_table(name: str, scale: str, results: Iterable[Result]) -> Table:
     experiment = EXPERIMENTS[name]
     chosen = results_of(name, scale, results)
     published = read_published(name)
-    by_setting = len(experiment.methods) * len(experiment.changes) == 1 < len(experiment.settings)
-    if by_setting:
+    if experiment.has_row_a_setting:
         columns = list(dict.fromkeys((c.scenario, c.measure) for c in experiment.columns))
         heads: list[tuple[str, ...]]
         heads = [(f"{SCENARIOS[scenario]} {measure}",) for scenario, measure in columns]
@@ -102,7 +112,7 @@ def experiment_table(name: str, scale: str, results: Iterable[Result]) -> Table:
         rows=_rows(lines, bool(published), second=experiment.marks_second),
         title=f"{experiment.title}, {scale} scale",
         notes=tuple(_notes(name, scale, chosen, published)),
-        corner="setting" if by_setting else "method",
+        corner="setting" if experiment.has_row_a_setting else "method",
     )
 
 
@@ -243,16 +253,26 @@ def scale_facts(name: str, scale: str, results: Iterable[Result]) -> str:
 def scale_notes(
     name: str, scale: str, results: list[Result], *, is_beside_paper: bool
 ) -> Iterable[str]:
-    """What a table of another scale than the paper's has to say below."""
+    """What a table has to say below of its scale, and where its hyperparameters come from."""
     if scale != "paper":
         warning = "; not comparable with the published numbers" if is_beside_paper else ""
         yield f"{scale.capitalize()} scale: {scale_facts(name, scale, results)}{warning}."
+    tuned: dict[str, list[str]] = {}
+    for setting in EXPERIMENTS[name].settings:
+        source = SETTINGS[at_scale(setting, scale)].tuned_on
+        if source is not None:
+            tuned.setdefault(source, []).append(_data_title(setting))
+    for source, titles in tuned.items():
+        yield f"Hyperparameters on {' and '.join(titles)}: those of {source}."
 
 
 def _notes(
     name: str, scale: str, results: list[Result], published: list[Published]
 ) -> Iterable[str]:
-    yield "Percent; ours are mean ± sample standard deviation (number of seeds)."
+    yield (
+        "Percent; ours are mean ± sample standard deviation (number of seeds). "
+        f"{NOTHING}: not run, not published or undefined."
+    )
     if any(method in UPPER_BOUNDS for method in EXPERIMENTS[name].methods):
         yield "* Not ranked: an upper bound in the paper, or keeps all samples of earlier tasks."
     yield from _who_keeps_samples((method, {}) for method in EXPERIMENTS[name].methods)
@@ -260,8 +280,12 @@ def _notes(
     quoted = {p.note.removeprefix("quoted from ") for p in published if p.is_quoted}
     if quoted:
         yield f"† The paper quotes it from {', '.join(sorted(quoted))}."
-    if name in _REMARKS:
-        yield _REMARKS[name]
+    yield from remarks(name)
+
+
+def remarks(name: str) -> list[str]:
+    """What is to be known of a table or figure, beside its numbers."""
+    return [_REMARKS[name]] if name in _REMARKS else []
 
 
 def _who_keeps_samples(runs: Iterable[tuple[str, dict[str, Any]]]) -> Iterable[str]:
@@ -285,7 +309,7 @@ def _who_keeps_samples(runs: Iterable[tuple[str, dict[str, Any]]]) -> Iterable[s
 def numbers_behind(name: str, results: Iterable[Result]) -> list[Table]:
     """Of a figure of the paper, a comparison for each of its settings."""
     judged = [result for result in results if result["method"] in METHODS]
-    remark = (_REMARKS[name],) if name in _REMARKS else ()
+    remark = tuple(remarks(name))
     tables = [
         comparison_table(r for r in judged if r["setting"] == setting)
         for setting in dict.fromkeys(result["setting"] for result in judged)

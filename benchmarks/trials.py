@@ -36,6 +36,10 @@ NEAR = 0.01  # of the best Task-IL ACC
 Row = dict[str, str]
 
 
+class AllDivergedError(ValueError):
+    """There is nothing to choose from."""
+
+
 def read_rows(path: Path = TUNING) -> list[Row]:
     """The trials that have been run so far, but for a last one whose row was cut short.
 
@@ -96,6 +100,7 @@ def best(rows: Iterable[Row], setting: str, method: str, seeds: Iterable[int]) -
 
     Raises:
         ValueError: No rows of that setting and method.
+        AllDivergedError: There are rows, of training that diverged.
     """
     wanted = {(setting, method, str(seed)) for seed in seeds}
     own = [row for row in rows if (row["setting"], row["method"], row["seed"]) in wanted]
@@ -111,6 +116,11 @@ def best(rows: Iterable[Row], setting: str, method: str, seeds: Iterable[int]) -
         if len(pairs) == most_seeds
     }
     top = max(task_il for _, task_il in means.values())
+    if top == 0:
+        raise AllDivergedError(
+            f"Expected a trial of {method} in {setting} that did not diverge, got {len(own)} that "
+            "did: lower the learning rates of its grid in grids.py."
+        )
     near = [words for words, (_, task_il) in means.items() if task_il >= top - NEAR]
     chosen = max(near, key=means.__getitem__)
     names = ("class_il_ACC", "task_il_ACC")
@@ -178,23 +188,30 @@ def expect_as_many_seeds(
 
 def choose(
     setting: str, methods: Iterable[str], seeds: Sequence[int], path: Path = CHOSEN
-) -> dict[str, dict[str, Any]]:
-    """Write what is best, method by method, into the file of the chosen values; returns it.
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Write what is best, method by method, into the file of the chosen values.
 
     Args:
         setting: Of the trials.
         methods: With all trials of the seeds.
         seeds: Of those that count: others may have been broken off.
         path: The file.
+
+    Returns:
+        What was written of each method, and of methods whose trials all diverged, the reason.
     """
-    methods = list(methods)
-    chosen = chosen_values(path)
+    chosen, refused = chosen_values(path), {}
     rows = in_grids(read_rows())
+    found = {}
     for method in methods:
-        chosen.setdefault(setting, {})[method] = best(rows, setting, method, seeds)
+        try:
+            found[method] = best(rows, setting, method, seeds)
+        except AllDivergedError as error:
+            refused[method] = str(error)
+    chosen[setting] = {**chosen.get(setting, {}), **found}
     in_order = {
         setting: {method: values[method] for method in METHODS if method in values}
         for setting, values in chosen.items()
     }
     save_json(in_order, path)
-    return {method: chosen[setting][method] for method in methods}
+    return found, refused

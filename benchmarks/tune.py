@@ -218,7 +218,7 @@ def main() -> None:
                 most=words.trials,
                 num_finalists=words.finalists,
             )
-        chosen = choose(setting, complete(methods, failures), words.seeds)
+        chosen, refused = choose(setting, complete(methods, failures), words.seeds)
     except (ValueError, ImportError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:
@@ -227,9 +227,13 @@ def main() -> None:
         print(f"failed: {cell.name}: {reason}")
     for method, entry in chosen.items():
         print(method, json.dumps(entry))
-    left = [method for method in methods if method not in chosen]
+    for reason in refused.values():
+        print(f"failed: {reason}")
+    left = [method for method in methods if method not in {**chosen, **refused}]
     if left:
         sys.exit(f"nothing was chosen for {', '.join(left)}: the same command tries again")
+    if refused:
+        sys.exit(f"nothing was chosen for {', '.join(refused)}")
 
 
 if __name__ == "__main__":

@@ -493,8 +493,8 @@ def test_the_report_of_this_folder_has_its_name(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", ["report", "."])
     report.main()
-    assert "<title>Results in of_all</title>" in (folder / "report.html").read_text()
-    assert "# Results in of\\_all\n" in (folder / "report.md").read_text()
+    assert "<title>avalanche-dlcpa: of_all</title>" in (folder / "report.html").read_text()
+    assert "# avalanche-dlcpa: of\\_all\n" in (folder / "report.md").read_text()
 
 
 # Rows of trials ---------------------------------------------------------------------------------
@@ -660,7 +660,7 @@ def test_a_report_may_go_elsewhere(tmp_path, monkeypatch):
     report.main()
     assert list(folder.iterdir()) == [path]
     text = (out / "report.md").read_text()
-    assert text.startswith("# Results in results\n")
+    assert text.startswith("# avalanche-dlcpa: results\n")
     pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
     assert pictures
     assert all((out / name).is_file() for name in pictures)

@@ -87,6 +87,10 @@ def test_hyperparameters_that_nobody_chose_are_asked_for():
     message = "none, published or chosen: run `python -m benchmarks.tune --setting cifar100-10 --me"
     with pytest.raises(ValueError, match=message):
         hyperparameters_of("ewc", "cifar100-20")
+    with pytest.raises(
+        ValueError, match="got none, published or chosen: name them with --set, lr "
+    ):
+        hyperparameters_of("gem", "lab-cifar100")  # which has no grid for it
 
 
 def test_where_nothing_was_chosen_changes_with_a_learning_rate_are_enough(monkeypatch, tmp_path):

@@ -82,9 +82,8 @@ def test_a_grid_killed_three_times_ends_with_the_results_of_an_undisturbed_one(
     assert call(*COMMAND[5:], tmp_path).returncode == 0
     assert numbers(tmp_path) == undisturbed
     assert len(undisturbed) == 12
-    others = {p.name for p in tmp_path.iterdir() if p.suffix != ".json"}
-    drafts = {name for name in others if name.startswith(".") and name.endswith(".tmp")}
-    assert others - drafts <= {"logs"}  # a killed process may leave the draft of its result
+    # a killed process may leave the draft of its result, which ends in .json as well
+    assert {p.name for p in tmp_path.iterdir() if p.suffix != ".json"} <= {"logs"}
 
 
 def wait_for_a_cell(folder, process):
@@ -205,6 +204,21 @@ def test_the_view_says_what_is_at_work_also_where_no_task_has_ended(monkeypatch,
     assert "5/5 tasks" in lines[-1]  # the task that was lost is not counted
 
 
+def test_what_an_earlier_life_learned_took_no_time_of_this_one(monkeypatch, capsys):
+    (cell,) = grid(["dlcpa-mocov2"], ["digits"], [0])
+
+    def go_on_with_the_fourth_of_five(cells):
+        yield [Progress(cell, 3, resumed=3)]
+        time.sleep(2.1)
+        yield [Progress(cell, 4, resumed=3)]
+        yield [Progress(cell, 5, resumed=3, ended=True)]
+
+    monkeypatch.setattr(live, "LOG_SECONDS", 0.0)
+    run_grid([cell], go_on_with_the_fourth_of_five)
+    (line,) = (line for line in capsys.readouterr().err.split("\r") if "4/5 tasks" in line)
+    assert "00:02, 00:02 left" in line  # a task took two seconds, and one is left
+
+
 def test_a_cell_that_was_killed_is_told_with_the_signal(tmp_path):
     told, cell = [], Cell("naive", TWIN)
     for reports in run_in_processes([cell], tmp_path, jobs=1, options=[]):
@@ -307,6 +321,10 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
             for word in ("-1", "nan", "inf", "1.5", "half")
         ),
         (["table4", "--jobs", "2", "--ray", "local"], "Expected --jobs without --ray"),
+        (
+            ["table4", "--ray", "local", "--device", "cuda"],
+            "Expected --gpus with --ray and --devic",
+        ),
         (["table4", "--checkpoints", "kept"], "Expected --checkpoints with --ray alone, got kept"),
         (
             ["--methods", "ewc", "--settings", "cifar100-10", "--scale", "lab"],

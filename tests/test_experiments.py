@@ -1,5 +1,6 @@
 """Every table and figure of the paper, on digits: run, then reported."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from urllib.error import URLError
 
 import pytest
 
-from benchmarks import compare, data_statistics, hyperparameter_table
+from benchmarks import compare, data_statistics, hyperparameter_table, hyperparameters
 from benchmarks.cells import Cell
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.hyperparameters import hyperparameters_of
@@ -18,6 +19,7 @@ from benchmarks.settings import SETTINGS
 from benchmarks.tune import to_tune
 from benchmarks.without_runs import COMMANDS
 
+DER_OF_THE_PAPER = "lr 0.03, alpha 0.1, beta 0.5"
 GEM_OF_THE_PAPER = "learning rate 0.05, batch size 64"
 README = Path(__file__).parents[1] / "benchmarks" / "README.md"
 
@@ -32,7 +34,7 @@ def test_a_table_or_figure_runs_on_digits_and_is_reported(name, tmp_path):
     assert f"python -m benchmarks.compare {name} --scale digits" in page
     (section,) = sections
     assert len(section.results) == len(results)
-    num_pictures = 1 if name == "lambda" else len({r["setting"] for r in results})
+    num_pictures = 1 if name in ("lambda", "table10") else len({r["setting"] for r in results})
     sizes = [path.stat().st_size for path in paths if path.suffix == ".png"]
     assert len(sizes) == num_pictures
     assert min(sizes) > 5000
@@ -149,8 +151,8 @@ def test_a_table_that_needs_no_runs_is_answered_with_its_command(name, monkeypat
             "GEM",
             ["64", "lr 0.05, memory_strength 0.5", "published", GEM_OF_THE_PAPER],
         ),
-        ("cifar100-20", "DER++", ["32", "lr 0.03, alpha 0.1, beta 0.5", "published", "–"]),
-        ("cifar100-10", "EWC", ["32", "–", "none: benchmarks.tune", "–"]),
+        ("cifar100-20", "DER++", ["32", DER_OF_THE_PAPER, "published for cifar100-10", "–"]),
+        ("cifar100-10", "EWC", ["32", "–", "not tuned yet", "–"]),
         ("cifar100-10", "FAS", ["–", "–", "–", "learning rate 0.001, batch size 32"]),
         ("digits", "SI", ["32", "lr 0.01, strength 0.1, last_epochs 1", "benchmarks.tune", "–"]),
     ],
@@ -162,4 +164,19 @@ def test_hyperparameters_come_with_their_source(setting, title, entries):
     of_the_paper_alone = 5 if setting in hyperparameter_table.PAPER else 0
     own = sum(method.trains_as is None for method in METHODS.values())
     assert len(rows) == own + of_the_paper_alone
-    assert bool(shown.notes) == (setting != "digits")
+    assert (hyperparameter_table.NOTE in shown.notes) == (setting != "digits")
+
+
+def test_the_table_of_hyperparameters_tells_of_the_schedule_that_dlcpa_has_unasked(
+    monkeypatch, tmp_path
+):
+    assert hyperparameter_table.NOTE_ON_SCHEDULE in hyperparameter_table.table("digits").notes
+    values = {"lr": 0.01, "last_epochs": 2, "precision": "bf16"}
+    entry = {"hyperparameters": values}
+    chosen = {"digits": {m: entry for m, plan in METHODS.items() if plan.draws_views}}
+    monkeypatch.setattr(hyperparameters, "CHOSEN", tmp_path / "chosen.json")
+    hyperparameters.CHOSEN.write_text(json.dumps(chosen))
+    shown = hyperparameter_table.table("digits")
+    assert not shown.notes
+    rows = {row.label: row.entries[1].text for row in shown.rows}
+    assert rows["DLCPA + BYOL"] == "lr 0.01, last_epochs 2, precision bf16"

@@ -107,7 +107,7 @@ def test_eighteen_methods_fit_beside_the_panels(tmp_path):
 
 def test_costs_are_seconds_and_megabytes_and_show_who_keeps_samples():
     def memory(size, keeps=False):
-        return {"kept_bytes": size, "peak_bytes": 1, "keeps_samples": keeps}
+        return {"kept_bytes": size, "peak_bytes": 5 * size, "keeps_samples": keeps}
 
     results = [
         make_result("replay", training_seconds=10.0, memory=memory(3_000_000, True)),
@@ -116,14 +116,16 @@ def test_costs_are_seconds_and_megabytes_and_show_who_keeps_samples():
         make_result("ewc", training_seconds=5.0, memory=None),  # an old result
     ]
     figure = costs_figure(results)
-    seconds, megabytes = panels(figure)
+    seconds, megabytes, peaks = panels(figure)
     FigureCanvasAgg(figure).draw()
-    for label in (seconds.xaxis.label, megabytes.xaxis.label):
+    for label in (seconds.xaxis.label, megabytes.xaxis.label, peaks.xaxis.label):
         extent = label.get_window_extent()
         assert figure.bbox.x0 <= extent.x0 <= extent.x1 <= figure.bbox.x1
     assert [bar.get_width() for bar in seconds.patches] == [10, 30, 5]
     widths = [bar.get_width() for bar in megabytes.patches]
     assert np.allclose(widths, [3, 1, NAN], equal_nan=True)
+    widths = [bar.get_width() for bar in peaks.patches]
+    assert np.allclose(widths, [15, 5, NAN], equal_nan=True)
     assert [bar.get_hatch() for bar in megabytes.patches] == ["////", None, None]
     assert [t.get_text() for t in seconds.get_yticklabels()] == ["Replay", "Naive", "EWC"]
     (error,) = seconds.collections
@@ -260,7 +262,7 @@ def surface(seed, height=1.0, **changes):
 def test_loss_surfaces_are_of_the_lowest_seed_on_one_scale():
     views = surface(1, ssl="mocov2", ssl_weight=0.0)
     loss = surface(2, ssl="mocov2", height=0.1)
-    figure = loss_surfaces_figure([surface(3), surface(1), views, loss])
+    figure = loss_surfaces_figure([surface(3), surface(1), loss, views])
     axes = panels(figure)
     assert [ax.get_title() for ax in axes] == [
         "task 1, supervised loss, seed 1",
@@ -274,6 +276,29 @@ def test_loss_surfaces_are_of_the_lowest_seed_on_one_scale():
     assert all(found == levels[0] for found in levels)
     assert levels[0][0] == pytest.approx(0.1)
     assert [text.get_text() for text in axes[0].texts] == ["start"]
+
+
+def test_the_legend_begins_with_the_line_that_ends_highest():
+    heights = {"naive": 0.2, "dlcpa-mocov2": 0.5, "ewc": 0.3}
+    results = [make_result(m, LAB, task_il=value) for m, value in heights.items()]
+    figure = curves_figure(results, ["task_il"])
+    assert legend(figure) == ["DLCPA + MoCoV2", "EWC", "Naive"]
+    widths = [line.get_linewidth() for line in figure.legends[0].get_lines()]
+    assert widths[0] > widths[1] == widths[2]
+
+
+def test_the_orders_of_one_method_are_the_lines_of_one_figure(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        figures, "_save", lambda figure, folder, name, caption: drawn.append((figure, caption))
+    )
+    settings = [f"lab-cifar100-10-order{order}" for order in (1, 2, 3)]
+    results = [make_result("dlcpa-mocov2", setting) for setting in settings]
+    experiment_pictures("table10", "lab", results, tmp_path)
+    ((figure, caption),) = drawn
+    assert caption == "Mean accuracy over the tasks learned: DLCPA + MoCoV2"
+    names = [f"10-split CIFAR-100, order {order}" for order in (1, 2, 3)]
+    assert all([line.get_label() for line in ax.lines] == names for ax in panels(figure))
 
 
 def test_pictures_are_files_with_captions(tmp_path):

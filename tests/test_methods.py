@@ -17,7 +17,7 @@ from benchmarks.methods import METHODS
 from benchmarks.networks import ThreeLayerCNN, packnet_network
 from benchmarks.run import run_cell
 from benchmarks.settings import SETTINGS
-from benchmarks.training import Training
+from benchmarks.training import Training, expect_buildable
 
 TWIN = "digits-cifar100-10"
 NUM_TASKS = SETTINGS[TWIN].num_experiences
@@ -84,6 +84,11 @@ def test_a_buffer_can_be_given_another_size(method):
     for size in (0, 9.5, True, "many"):
         with pytest.raises(HyperparameterError, match=expected + rf".* got {size!r}\.$"):
             trained(method, buffer_size=size)
+
+
+def test_der_has_no_beta():
+    with pytest.raises(HyperparameterError, match=r"that DER has, got beta 0\.5: name der\+\+"):
+        trained("der", beta=0.5)
 
 
 def test_a_buffer_of_less_than_a_sample_each_is_refused():
@@ -276,7 +281,15 @@ def test_every_baseline_can_be_given_the_loss_as_it_is_in_dlcpa(method):
     assert np.isfinite(training.found()["task_il"]["ACC"])
 
 
-def test_every_grid_has_all_hyperparameters_of_its_method():
+@pytest.mark.parametrize("setting", GRIDS)
+def test_every_grid_has_all_hyperparameters_of_its_method_and_no_others(setting):
+    for method, grids in GRIDS[setting].items():
+        for grid in grids:
+            changes = tuple(sorted((name, choices[0]) for name, choices in grid.items()))
+            expect_buildable(Cell(method, setting, 0, changes, validation=True))
+
+
+def test_every_method_of_a_lab_grid_has_the_same_budget_unless_it_was_widened():
     budgets = {}
     for setting, grids in GRIDS.items():
         for method, of_method in grids.items():

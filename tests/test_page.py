@@ -85,7 +85,7 @@ def test_the_pictures_of_the_page_are_the_figures(reported):
         base64.b64decode(data)
         for data in re.findall(r"data:image/png;base64,([^\"]+)", page_of(folder))
     }
-    assert inside == {path.read_bytes() for path in (folder / "figures").iterdir()}
+    assert inside == {path.read_bytes() for path in (folder / "figures").rglob("*.png")}
 
 
 def test_the_words_of_a_picture_say_to_what_it_belongs(reported):
@@ -145,10 +145,16 @@ def test_markdown_shows_the_same_tables_and_pictures_that_are_there(reported):
     assert all((folder / name).is_file() for name in pictures)
 
 
-def test_latex_holds_all_tables(reported):
+def test_latex_holds_all_tables_and_pictures(reported):
     folder = reported[0]
     latex = (folder / "report.tex").read_text(encoding="utf-8")
-    assert latex.count(r"\begin{table}") == page_of(folder).count("<table>")
+    page = page_of(folder)
+    assert latex.count(r"\begin{table}") == page.count("<table>")
+    sections = re.findall(r"\\section\{(.+)\}", latex)
+    assert len(sections) == page.count("<section ") - 1  # the last is the provenance
+    pictures = re.findall(r"\\includegraphics\[[^]]+\]\{(.+)\}", latex)
+    assert len(pictures) == page.count("<figure>")
+    assert all((folder / name).is_file() for name in pictures)
     assert latex.startswith(r"\documentclass")
 
 
@@ -156,7 +162,7 @@ def test_printed_tables_and_paths(reported):
     folder, printed = reported
     assert re.search(r"^EWC +20\.00 +75\.00 +0\.00 +0\.00 +12$", printed, re.MULTILINE)
     paths = [line.strip() for line in printed.split("wrote\n")[1].splitlines()]
-    assert len(paths) == len(set(paths)) == len(list((folder / "figures").iterdir())) + 3
+    assert len(paths) == len(set(paths)) == len(list((folder / "figures").rglob("*.png"))) + 3
     assert paths[-1] == str(folder / "report.html")
 
 

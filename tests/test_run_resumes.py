@@ -19,7 +19,7 @@ class KilledError(Exception):
 
 
 def killed_after(count):
-    def on_experience(learned):
+    def on_experience(learned, resumed):
         if learned == count:
             raise KilledError
 
@@ -36,10 +36,10 @@ def test_a_killed_cell_goes_on_to_the_same_numbers(tmp_path):
     for count in (1, 3):
         with pytest.raises(KilledError):
             run.run_cell(CELL, checkpoints=tmp_path, on_experience=killed_after(count))
-    learned = []
-    result = run.run_cell(CELL, checkpoints=tmp_path, on_experience=learned.append)
+    told = []
+    result = run.run_cell(CELL, checkpoints=tmp_path, on_experience=lambda *n: told.append(n))
     assert numbers_of(result) == numbers_of(whole)
-    assert learned == [3, 4, 5]
+    assert told == [(3, 3), (4, 3), (5, 3)]
     assert result["memory"]["kept_bytes"] == whole["memory"]["kept_bytes"]
 
 
@@ -51,21 +51,23 @@ def test_what_was_chosen_anew_in_between_begins_anew(tmp_path, monkeypatch):
         values = {**OWN, "lr": lr}
         chosen.write_text(json.dumps({"digits": {CELL.method: {"hyperparameters": values}}}))
 
-    def killed_late(learned):
+    def killed_late(learned, resumed):
         choose(0.05)
-        killed_after(2)(learned)
+        killed_after(2)(learned, resumed)
 
     choose(0.02)
     with pytest.raises(KilledError):
         run.run_cell(CELL, checkpoints=tmp_path, on_experience=killed_late)
     learned = []
-    result = run.run_cell(CELL, checkpoints=tmp_path, on_experience=learned.append)
+    result = run.run_cell(
+        CELL, checkpoints=tmp_path, on_experience=lambda count, _: learned.append(count)
+    )
     assert learned == [1, 2, 3, 4, 5]
     assert result["hyperparameters"]["lr"] == 0.05
     choose(0.02)
     learned.clear()
 
-    def choose_late(count):
+    def choose_late(count, resumed):
         learned.append(count)
         choose(0.05)
 

@@ -251,7 +251,7 @@ def test_one_method_in_many_settings_has_a_row_a_setting_and_their_average():
 
 
 def test_small_scales_say_what_they_are():
-    (note,) = [n for n in experiment_table("table8", "lab", []).notes if "scale" in n]
+    (note,) = [n for n in experiment_table("table8", "lab", []).notes if n.startswith("Lab")]
     assert note == (
         "Lab scale: 50 images a class, ResNet-18 of width 16, 5 epochs; "
         "not comparable with the published numbers."
@@ -259,10 +259,23 @@ def test_small_scales_say_what_they_are():
     assert scale_facts("table9", "lab", []).startswith(
         "10-split CIFAR-100: 100 images a class, ResNet-34 of width 16, 10 epochs; 10-split Tiny"
     )
-    assert not [n for n in experiment_table("table8", "paper", []).notes if "scale" in n]
+    assert not [n for n in experiment_table("table8", "paper", []).notes if " scale" in n]
     # The epochs are those of the results.
     results = [make_result("packnet", "lab-tiny-10", epochs=7)]
     assert scale_facts("table8", "lab", results).endswith("7 epochs")
+
+
+@pytest.mark.parametrize(("name", "scale", "want"), [
+    ("table8", "paper", []),
+    ("table8", "lab", ["Hyperparameters on 10-split Tiny-ImageNet: those of lab-cifar100-10."]),
+    ("table2", "paper", [
+        "Hyperparameters on 20-split CIFAR-100: those of cifar100-10.",
+        "Hyperparameters on 25-split Tiny-ImageNet: those of tiny-10.",
+    ]),
+])  # fmt: skip
+def test_a_table_tells_whose_hyperparameters_it_has(name, scale, want):
+    notes = experiment_table(name, scale, []).notes
+    assert [n for n in notes if n.startswith("Hyperparameters")] == want
 
 
 # The table of a setting -------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from avalanche.benchmarks.utils.data import AvalancheDataset
 
-from benchmarks import run, trials, tune
+from benchmarks import compare, run, trials, tune
 from benchmarks.cells import FORMAT, Cell, result_path
 from benchmarks.grids import GRIDS
 from benchmarks.hyperparameters import CHOSEN, PUBLISHED
@@ -155,6 +155,38 @@ def test_trials_of_earlier_grids_are_kept_and_not_chosen_from(tmp_path, monkeypa
     trials.choose("digits", ["ewc"], [0], tmp_path / "chosen.json")
     entry = json.loads((tmp_path / "chosen.json").read_text())["digits"]["ewc"]
     assert (entry["hyperparameters"], entry["num_trials"]) == ({"lr": 0.3}, 2)
+
+
+def test_nothing_is_chosen_where_every_trial_diverged(tmp_path, monkeypatch):
+    monkeypatch.setitem(GRIDS, "digits", {name: [{"lr": [1, 2]}] for name in ("ewc", "lwf")})
+    rows = [trial_row(f'{{"lr": {lr}}}', "0.0", "0.0") for lr in (1, 2)]
+    rows.append(trial_row('{"lr": 1}', "0.1", "0.2", method="lwf"))
+    monkeypatch.setattr(trials, "read_rows", lambda: rows)
+    path = tmp_path / "chosen.json"
+    found, refused = trials.choose("digits", ["ewc", "lwf"], [0], path)
+    assert list(found) == list(json.loads(path.read_text())["digits"]) == ["lwf"]
+    assert refused == {
+        "ewc": "Expected a trial of ewc in digits that did not diverge, got 2 that did: lower the "
+        "learning rates of its grid in grids.py."
+    }
+
+
+@pytest.mark.parametrize(("module", "code"), [(tune, "nothing was chosen for ewc"), (compare, 0)])
+def test_the_commands_say_where_every_trial_diverged(module, code, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(module, "tune", lambda *_, **__: {})
+    monkeypatch.setattr(module, "choose", lambda *_: ({}, {"ewc": "all of ewc diverged"}))
+    words = ["--methods", "ewc", "--jobs", "1"]
+    if module is compare:
+        monkeypatch.setattr(compare, "has_values", lambda method, setting: False)
+        words += ["--tune", "--settings", "digits", "--seeds", "0", "--out", str(tmp_path)]
+        monkeypatch.setattr(compare, "run_grid", lambda cells, run: {})
+    else:
+        words += ["--setting", "digits", "--seeds", "0", "1", "2"]
+    monkeypatch.setattr(sys, "argv", [module.__name__, *words])
+    with pytest.raises(SystemExit) as end:
+        module.main()
+    assert end.value.code == code
+    assert "failed: all of ewc diverged" in capsys.readouterr().out
 
 
 def test_optuna_goes_through_every_combination_once():
