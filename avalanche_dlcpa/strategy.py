@@ -97,14 +97,16 @@ Views = Callable[[Tensor], Sequence[Tensor]]
 class DLCPAStrategy(ResumableTemplate):
     """Dual learner with cumulative parameter averaging, exemplar-free.
 
+    Stands where ``EWC(...)`` stood: `train` and `eval` are Avalanche's, `resume` lets a killed run
+    go on, ``strategy.model.export`` writes the stable learner and `from_stable` learns on from it.
     Takes Avalanche's keyword arguments, and those of the method:
 
     Args:
         model: Any classifier, whose last linear layer becomes the classifiers, or a `DualLearner`.
         optimizer: Of the plastic learner, such as ``SGD(model.parameters(), lr=0.005)``. The
-            parameters of the self-supervised head join its first group of plastic parameters,
-            those of the model's head leave it.
-            It starts each experience without state (momentum), as in the authors' runs.
+            parameters of the self-supervised head join its first group that trains any, those of
+            the model's head leave it. It starts each experience without state (momentum), as in
+            the authors' runs.
         criterion: Of both cross-entropies. It gets logits (B, K) of the classes of the task alone,
             and the columns of the labels among them.
         ssl: Self-supervised loss: a name of `avalanche_dlcpa.self_supervised.HEADS`, a head, or
@@ -121,8 +123,8 @@ class DLCPAStrategy(ResumableTemplate):
             encoder (the authors' runs with MoCoV2 and BYOL).
         bn_statistics: Batch norm of the stable learner at evaluation, see `DualLearner`.
         stable_update: ``"cumulative"``, ``"ema"`` (ablation c) or ``"copy"`` (ablation d).
-        ema_decay: Of ``"ema"``, an iteration; the paper's looks back some 1,000 iterations, which
-            is a small part of a task of its length.
+        ema_decay: Of ``"ema"``, an iteration: 0.999, the paper's, looks back some 1,000, which is
+            a small part of a task of its length.
         plastic_classifier: What guides the plastic learner: the ``"aligned"`` classifier of the
             task, or a ``"temporary"`` one of its own (ablation b).
         classifier_features: What the classifier is trained on: features of the ``"stable"``
@@ -163,6 +165,9 @@ class DLCPAStrategy(ResumableTemplate):
         ImportError: solo-learn is missing; the message holds the command that installs it.
 
     Source: the paper's Section "Methods" and Algorithm 1.
+
+    Example:
+        ``examples/drop_in_for_ewc.py``.
     """
 
     model: DualLearner

@@ -47,7 +47,7 @@ def repair_synaptic_intelligence() -> None:
     Avalanche cuts importances at 0.001 (after Maltoni and Lomonaco, 2019), which plain SGD makes
     nearly all of them reach: it gives a weight that moves at least one over learning rate and
     number of steps. So SI holds all weights alike. That stays, as without it sixteen combinations
-    were worse, half of which diverged (``tuning.csv`` of commit 0960742).
+    were worse, half of which diverged (``results/earlier_trials.csv``).
     """
     plain = SynapticIntelligencePlugin.extract_weights
     if getattr(plain, "is_repaired", False):

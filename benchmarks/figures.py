@@ -149,7 +149,7 @@ def curves_figure(
         plot_accuracy_over_experiences(curves, deviations=bands, looks=looks, ax=axes)
         axes.set_title(SCENARIOS[scenario])
         _begin_at_zero(axes)
-    _share_legend(figure, panels, best_first=True)
+    _share_legend(figure, panels, best_first=not by_setting)
     return figure
 
 
