@@ -157,9 +157,9 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
     def _follow_modes(self, strategy: Any) -> None:
         """Freeze what is frozen in the model by its mode."""
         assert self.averaged_model is not None
-        pairs = zip(self.averaged_model.modules(), strategy.model.modules(), strict=True)
-        for own, module in pairs:
-            own.training = module.training
+        modules = dict(strategy.model.named_modules())
+        for name, own in self.averaged_model.named_modules():  # an evaluation may have added some
+            own.training = modules.get(name, own).training
 
     def after_update(self, strategy: Any, **kwargs: Any) -> None:
         """Write the mean that includes the step just taken."""

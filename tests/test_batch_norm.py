@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from avalanche.models import as_multitask
 from avalanche.training.plugins import SupervisedPlugin
 from avalanche.training.supervised import Naive
-from helpers import tensors_stream
+from helpers import SmallCNN, nc_stream, tensors_stream
 from torch import nn
 from torch.optim import SGD
 
@@ -95,3 +96,20 @@ def test_the_mean_of_one_experience_is_the_model_whose_layers_a_plugin_freezes()
     strategy.train(tensors_stream(size=8, per_class=8).train_stream[0])
     assert average.averaged_model[1].running_mean.unique().tolist() == [-1.0]
     assert not torch.equal(average.averaged_model[4].running_mean, torch.zeros(4))
+
+
+def test_heads_that_an_evaluation_adds_to_the_average_do_no_harm():
+    stream = nc_stream(task_labels=True, per_class=8)
+    model = as_multitask(SmallCNN(2), "fc")
+    average = CumulativeParameterAveragingPlugin()
+    strategy = Naive(
+        model=model,
+        optimizer=SGD(model.parameters(), lr=0.05),
+        train_mb_size=8,
+        plugins=[average],
+        evaluator=None,
+    )
+    for experience in stream.train_stream:
+        strategy.train(experience)
+        strategy.eval(stream.test_stream)  # of tasks, too, that have no head yet
+    assert average.num_averaged == len(stream.train_stream)
