@@ -263,7 +263,9 @@ def scale_notes(
         if source is not None:
             tuned.setdefault(source, []).append(_data_title(setting))
     for source, titles in tuned.items():
-        yield f"Hyperparameters on {' and '.join(titles)}: those of {source}."
+        is_all = len(titles) == len(EXPERIMENTS[name].settings)
+        where = "" if is_all else f" on {' and '.join(titles)}"
+        yield f"Hyperparameters{where}: those of {source}."
 
 
 def _notes(
