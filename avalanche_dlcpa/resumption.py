@@ -340,9 +340,9 @@ class ResumableTemplate(SupervisedTemplate):
     def _load(self, state: State) -> None:
         self.model.to(self.device)
         try:
-            self.load_state_dict(state["learned"])
             for plugin, (_, saved) in zip(self.plugins, state["plugins"], strict=True):
                 restore(plugin, saved)
+            self.load_state_dict(state["learned"])
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
             raise ValueError(
                 "Expected a checkpoint that this version of the package has written, got one with "

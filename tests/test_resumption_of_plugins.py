@@ -146,7 +146,7 @@ class Thawing(Run):
 def test_a_run_whose_script_adds_a_group_to_the_optimizer_goes_on(tmp_path):
     seed_everything()
     whole = Thawing().go()
-    for moment in (8, 11, 15):
+    for moment, num_learned in ((8, 1), (11, 1), (17, 2)):
         folder = tmp_path / str(moment)
         seed_everything()
         run = Thawing()
@@ -154,7 +154,7 @@ def test_a_run_whose_script_adds_a_group_to_the_optimizer_goes_on(tmp_path):
         assert run.break_off_after(moment)
         seed_everything()
         again = Thawing()
-        again.strategy.resume(folder, **EVERY)
+        assert again.strategy.resume(folder, **EVERY) == num_learned
         again.go().assert_same_as(whole)
     again = Thawing()
     again.strategy.resume(folder)
