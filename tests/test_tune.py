@@ -266,13 +266,13 @@ def test_a_method_without_a_grid_is_told_from_one_that_there_is_not(tmp_path, mo
 
 
 @pytest.mark.parametrize(("setting", "message"), [
-    ("lab-tiny-10", "got 'lab-tiny-10', which runs with what is chosen in lab-cifar100-10: tune"),
+    ("lab-mnist-5", "got 'lab-mnist-5', which runs with what is chosen in lab-cifar100-10: tune"),
     ("lab-tinny-10", "Expected a setting with a grid by name, got 'lab-tinny-10'"),
 ])  # fmt: skip
 def test_a_setting_that_is_not_tuned_is_told_from_one_that_there_is_not(
     setting, message, monkeypatch, capsys
 ):
-    monkeypatch.setattr(sys, "argv", ["tune", "--setting", setting])
+    monkeypatch.setattr(sys, "argv", ["tune", "--setting", setting, "--methods", "naive"])
     with pytest.raises(SystemExit):
         tune.main()
     assert message in capsys.readouterr().err
