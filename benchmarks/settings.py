@@ -66,24 +66,25 @@ def _few_images(
     num_experiences: int,
     images_a_class: int,
     *,
+    validation_images: int = 100,
     validation_fraction: float = 0.0,
     **options: Any,
 ) -> NCScenario:
     """A stream of few training images a class, the first ones.
 
-    10 % of so few would tell settings 5 points apart from none. For validation `VALIDATION_IMAGES`
-    more a class are therefore read, and so many, drawn at random from all, held out.
+    10 % of so few would tell settings 5 points apart from none. For validation
+    ``validation_images`` more a class are therefore read, and so many, drawn at random from all,
+    held out.
     """
     if validation_fraction == 0:
         return split(num_experiences, train_images_per_class=images_a_class, **options)
-    both = images_a_class + VALIDATION_IMAGES
-    fraction = VALIDATION_IMAGES / both
+    both = images_a_class + validation_images
+    fraction = validation_images / both
     return split(
         num_experiences, train_images_per_class=both, validation_fraction=fraction, **options
     )
 
 
-VALIDATION_IMAGES = 100  # a class, at lab scale
 # Chosen on the validation split: so few steps learn little from the small crops of long training.
 LAB_VIEWS = functools.partial(PaperViews, min_crop_area=0.75)
 ORDERS = (1, 2, 3, 4, 5)  # seeds of the five orders of the classes
@@ -105,6 +106,7 @@ class _Plan:
         buffer_transform: Avalanche's augmentation of the data set, on tensors.
         lab_epochs: At lab scale.
         lab_images: Training images a class at lab scale.
+        lab_validation_images: Held out there for validation, a class.
     """
 
     data: str
@@ -117,6 +119,7 @@ class _Plan:
     buffer_transform: Callable[[Tensor], Tensor] | None = None
     lab_epochs: int = 10
     lab_images: int = 100
+    lab_validation_images: int = 100
 
     @property
     def title(self) -> str:
@@ -145,6 +148,7 @@ _TINY = _Plan(
     buffer_transform=RandomHorizontalFlip(),
     lab_epochs=5,
     lab_images=50,
+    lab_validation_images=50,
 )
 _MNIST = _Plan(
     "MNIST",
@@ -192,6 +196,7 @@ def _lab(plan: _Plan) -> Setting:
             plan.split,
             plan.num_experiences,
             plan.lab_images,
+            validation_images=plan.lab_validation_images,
             class_order_seed=plan.order,
         ),
         make_network=functools.partial(plan.network, width=16),

@@ -5,17 +5,27 @@ import functools
 import pytest
 
 from avalanche_dlcpa.streams import split_digits
-from benchmarks.settings import SETTINGS, VALIDATION_IMAGES
+from benchmarks.settings import SETTINGS
 
 NUM_IMAGES = 20
 
 
+@pytest.fixture(params=[("lab-cifar100-10", 100), ("lab-tiny-10", 50)])
+def lab(request):
+    """A lab setting and how many images of a class its trials hold out."""
+    return request.param
+
+
 @pytest.fixture
-def make_stream():
-    """That of a lab setting, with digits in the place of its data."""
-    lab = SETTINGS["lab-cifar100-10"].make_stream
-    few_images = lab.func
-    return functools.partial(few_images, split_digits, 5, NUM_IMAGES)
+def num_held_out(lab):
+    return lab[1]
+
+
+@pytest.fixture
+def make_stream(lab):
+    """That of the lab setting, with digits in the place of its data."""
+    of_setting = SETTINGS[lab[0]].make_stream
+    return functools.partial(of_setting.func, split_digits, 5, NUM_IMAGES, **of_setting.keywords)
 
 
 def images_of(stream):
@@ -27,22 +37,24 @@ def images_of(stream):
     return found
 
 
-def test_trials_train_on_as_many_images_as_runs_and_are_judged_on_others(make_stream):
+def test_trials_train_on_as_many_images_as_runs_and_are_judged_on_others(make_stream, num_held_out):
     run, trial = make_stream(), make_stream(validation_fraction=0.1)
     trained, held_out = images_of(trial.train_stream), images_of(trial.valid_stream)
     assert {len(images) for images in trained.values()} == {NUM_IMAGES}
-    assert {len(images) for images in held_out.values()} == {VALIDATION_IMAGES}
+    assert {len(images) for images in held_out.values()} == {num_held_out}
     assert {len(images) for images in images_of(run.train_stream).values()} == {NUM_IMAGES}
     for label, images in trained.items():
         assert not set(images) & set(held_out[label])
 
 
-def test_runs_and_trials_read_the_first_images_and_never_those_of_the_test_set(make_stream):
+def test_runs_and_trials_read_the_first_images_and_never_those_of_the_test_set(
+    make_stream, num_held_out
+):
     whole = images_of(split_digits(5).train_stream)
     run, trial = make_stream(), make_stream(validation_fraction=0.1)
     test = images_of(run.test_stream)
     for label, images in images_of(run.train_stream).items():
         assert images == whole[label][:NUM_IMAGES]
         read = images_of(trial.train_stream)[label] + images_of(trial.valid_stream)[label]
-        assert sorted(read) == sorted(whole[label][: NUM_IMAGES + VALIDATION_IMAGES])
+        assert sorted(read) == sorted(whole[label][: NUM_IMAGES + num_held_out])
         assert not set(read) & set(test[label])
