@@ -3,12 +3,10 @@
 At the lab scale of the comparison (`lab-cifar100-10`) every method has eight combinations, and
 those whose best lay on the edge of these eight more, beyond it. With twice the images a class
 (`lab-cifar100`) there are four a method, and for DLCPA with the crops and the queue of the authors'
-runs (`lab-cifar100-10-small-crops`) eight. On Tiny-ImageNet (`lab-tiny-10`), whose tasks are half
-as many steps, three: what was chosen on CIFAR-100 with once, twice and four times its learning
-rates, and one more where the best of these lay on an edge, beyond it. At lab scale and on digits
-all have the schedule of DLCPA, whose learning rates fall to a tenth for the last epoch of a task,
-and at the scale of the paper that of the authors' runs. DLCPA's weight of the supervised loss is
-searched on digits, and the paper's elsewhere.
+runs (`lab-cifar100-10-small-crops`) eight. At lab scale and on digits all have the schedule of
+DLCPA, whose learning rates fall to a tenth for the last epoch of a task, and at the scale of the
+paper that of the authors' runs. DLCPA's weight of the supervised loss is searched on digits, and
+the paper's elsewhere.
 """
 
 from __future__ import annotations
@@ -202,62 +200,6 @@ _LAB = {
     ],
 }
 
-# Chosen for `lab-cifar100-10`: learning rates, and what stays as it is on Tiny-ImageNet.
-_CHOSEN_RATES: dict[str, dict[str, float]] = {
-    "stl": {"lr": 0.07},
-    "stl-me": {"lr": 0.05},
-    "stl-me-finetuned": {"lr": 0.07, "finetune_lr": 0.02},
-    "joint": {"lr": 0.1},
-    "cumulative": {"lr": 0.05},
-    "gem": {"lr": 0.1},
-    "agem": {"lr": 0.1},
-    "der": {"lr": 0.05},
-    "der++": {"lr": 0.05},
-    "replay": {"lr": 0.05},
-    "icarl": {"lr": 10.0},
-    "naive": {"lr": 0.1},
-    "ewc": {"lr": 0.07},
-    "lwf": {"lr": 0.05},
-    "mas": {"lr": 0.07},
-    "si": {"lr": 0.1},
-    "packnet": {"lr": 0.07},
-    "dlcpa-a": {"lr": 0.005, "classifier_lr": 0.05},
-    "dlcpa-b": {"lr": 0.005, "classifier_lr": 0.3},
-    "dlcpa-c": {"lr": 0.02, "classifier_lr": 0.05},
-    "dlcpa-d": {"lr": 0.01, "classifier_lr": 0.02},
-    "dlcpa-e": {"lr": 0.005, "classifier_lr": 0.1},
-    "dlcpa-mocov2": {"lr": 0.002, "classifier_lr": 0.1},
-    "dlcpa-byol": {"lr": 0.01, "classifier_lr": 0.05},
-    "dlcpa-simclr": {"lr": 0.02, "classifier_lr": 0.1},
-    "naive-heads": {"lr": 0.05},
-    "ewc-heads": {"lr": 0.05},
-}
-_CHOSEN_OTHERS: dict[str, dict[str, float]] = {
-    "gem": {"memory_strength": 0.5},
-    "der": {"alpha": 2.0},
-    "der++": {"alpha": 0.2, "beta": 1.0},
-    "ewc": {"strength": 0.001},
-    "lwf": {"strength": 3.0},
-    "mas": {"strength": 0.001},
-    "si": {"strength": 100.0},
-    "packnet": {"post_prune_share": 0.3},
-    **{f"dlcpa-{name}": {"queue_size": 1024} for name in ("b", "c", "d", "e", "mocov2")},
-    "ewc-heads": {"strength": 1.0},
-}
-
-
-def _times_chosen(method: str, factor: float) -> Grid:
-    """What was chosen on CIFAR-100, with so many times its learning rates."""
-    rates = {name: [float(f"{rate * factor:.6g}")] for name, rate in _CHOSEN_RATES[method].items()}
-    others = {name: [value] for name, value in _CHOSEN_OTHERS.get(method, {}).items()}
-    schedule = {} if method.startswith("dlcpa") else {"last_epochs": [1]}
-    return {**rates, **others, **schedule}
-
-
-_TINY = {
-    method: [_times_chosen(method, factor) for factor in (1, 2, 4)] for method in _CHOSEN_RATES
-}
-
 _DIGITS: dict[str, list[Grid]] = {
     "naive": [{"lr": [0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1]}],
     "ewc": [{"lr": [0.003, 0.01, 0.03], "strength": [1e2, 1e4, 1e6]}],
@@ -314,7 +256,6 @@ GRIDS: dict[str, dict[str, list[Grid]]] = {
         **_with_schedule(_LAB),
         **_joined(_lab_dlcpa(1024), _lab_dlcpa_beyond(1024)),
     },
-    "lab-tiny-10": _TINY,
     "lab-cifar100-10-small-crops": {"dlcpa-mocov2": _lab_dlcpa(65_536)["dlcpa-mocov2"]},
     # At the scale of the paper, where nothing was published: for who has a GPU.
     **{

@@ -208,6 +208,8 @@ def choose(
             found[method] = best(rows, setting, method, seeds)
         except AllDivergedError as error:
             refused[method] = str(error)
+    if not found:
+        return found, refused
     chosen[setting] = {**chosen.get(setting, {}), **found}
     in_order = {
         setting: {method: values[method] for method in METHODS if method in values}

@@ -12,7 +12,7 @@ from benchmarks import building
 from benchmarks.building import BUFFER_SIZE
 from benchmarks.cells import Cell
 from benchmarks.grids import GRIDS
-from benchmarks.hyperparameters import PUBLISHED, HyperparameterError, chosen_values
+from benchmarks.hyperparameters import PUBLISHED, HyperparameterError
 from benchmarks.methods import METHODS
 from benchmarks.networks import ThreeLayerCNN, packnet_network
 from benchmarks.run import run_cell
@@ -303,19 +303,6 @@ def test_every_method_of_a_lab_grid_has_the_same_budget_unless_it_was_widened():
     assert budgets["lab-cifar100-10"] == {**eight, **dict.fromkeys(widened, 16)}
     own = {name for name, method in METHODS.items() if method.trains_as is None}
     assert set(GRIDS["lab-cifar100-10"]) == own
-
-
-def test_on_tiny_imagenet_the_choice_on_cifar100_is_tried_with_higher_rates():
-    rates = ("lr", "classifier_lr", "finetune_lr")
-    chosen = chosen_values()["lab-cifar100-10"]
-    assert set(GRIDS["lab-tiny-10"]) == set(chosen)
-    for method, entry in chosen.items():
-        for factor, grid in zip((1, 2, 4), GRIDS["lab-tiny-10"][method], strict=False):
-            expected = {
-                name: [pytest.approx(value * factor) if name in rates else value]
-                for name, value in entry["hyperparameters"].items()
-            }
-            assert grid == expected
 
 
 def test_a_gaussian_classifier_trains_as_its_method_does():

@@ -169,6 +169,9 @@ def test_nothing_is_chosen_where_every_trial_diverged(tmp_path, monkeypatch):
         "ewc": "Expected a trial of ewc in digits that did not diverge, got 2 that did: lower the "
         "learning rates of its grid in grids.py."
     }
+    for methods in (["ewc"], []):
+        trials.choose("digits", methods, [0], tmp_path / "none.json")
+        assert not (tmp_path / "none.json").exists()
 
 
 @pytest.mark.parametrize(("module", "code"), [(tune, "nothing was chosen for ewc"), (compare, 0)])
