@@ -737,7 +737,7 @@ def test_what_the_readme_says_of_the_ablations():
     assert as_markdown(experiment_table("table4", "lab", results)) in readme
     means = means_of(r for r in results if r["setting"] == "lab-tiny-10")
     leads = {letter: means["dlcpa-mocov2"] - means[f"dlcpa-{letter}"] for letter in "abcde"}
-    assert "At these (b) is a point of Class-IL ahead of DLCPA with MoCoV2" in text
+    assert "(b) is a point of Class-IL ahead of DLCPA with MoCoV2" in text
     assert round(-leads["b"][0]) == 1
     assert "level there with (c), (d) and (e) and a point ahead of (a); in Task-IL it is" in text
     assert max(abs(leads[letter][0]) for letter in "cde") < 0.5
@@ -745,12 +745,32 @@ def test_what_the_readme_says_of_the_ablations():
     assert "it is level with (b) and ahead of the others by one point and more" in text
     assert abs(leads["b"][1]) < 0.5
     assert round(min(leads[letter][1] for letter in "acde")) == 1
-    fresh = []
+    fresh, first = [], []
     for name in ("dlcpa-mocov2", "naive"):
         result = json.loads((RESULTS / f"lab-tiny-10_{name}_seed0.json").read_text())
-        matrix = np.array(result["task_il"]["accuracy_matrix"], float)
-        fresh.append(f"{100 * np.diag(matrix).mean():.0f}")
+        learned = 100 * np.diag(np.array(result["task_il"]["accuracy_matrix"], float))
+        fresh.append(f"{learned.mean():.0f}")
+        first.append(f"{learned[0]:.0f}")
     assert (
-        "DLCPA with MoCoV2 has {} % of it in Task-IL, on average over the tasks, where Naive has "
-        "{} %".format(*fresh)
+        "right after a task it has {} % of it in Task-IL, on average over the tasks, where Naive "
+        "has {} %".format(*fresh)
     ) in text
+    assert (
+        "Of the first task, whose mean is of one network, it has {} %, and Naive {} %".format(
+            *first
+        )
+    ) in text
+
+
+def test_what_the_readme_says_of_learning_rates_on_tiny_imagenet():
+    text = " ".join((ROOT / "README.md").read_text().split())
+    with (RESULTS / "lab_tiny_rates.csv").open(newline="") as file:
+        found = {
+            row["hyperparameters"]: 100 * float(row["task_il_ACC"]) for row in csv.DictReader(file)
+        }
+    assert len(found) == 7
+    chosen = json.loads(CHOSEN.read_text())["lab-cifar100-10"]["dlcpa-mocov2"]["hyperparameters"]
+    of_chosen = found[json.dumps(chosen)]
+    assert "of seven pairs tried on held-out images" in text
+    assert "the best is a point of Task-IL ahead of that pair" in text
+    assert round(max(found.values()) - of_chosen) == 1
