@@ -774,3 +774,13 @@ def test_what_the_readme_says_of_learning_rates_on_tiny_imagenet():
     assert "of seven pairs tried on held-out images" in text
     assert "the best is a point of Task-IL ahead of that pair" in text
     assert round(max(found.values()) - of_chosen) == 1
+    names = ("dlcpa-mocov2", f"dlcpa-mocov2_lr={4 * chosen['lr']}")
+    ends = []
+    for name in names:
+        result = json.loads((RESULTS / f"lab-tiny-10_{name}_seed0.json").read_text())
+        ends.append([100 * result[scenario]["ACC"] for scenario in ("class_il", "task_il")])
+    assert np.abs(np.subtract(*ends)).max() < 0.5
+    assert (
+        "with four times the plastic learner's rate (`--set lr=0.008`) the whole run ends within "
+        "half a point of the row above, at {:.1f} and {:.1f} %.".format(*ends[1])
+    ) in text
