@@ -762,6 +762,31 @@ def test_what_the_readme_says_of_the_ablations():
     ) in text
 
 
+def test_what_the_readme_says_of_class_il_of_all_methods():
+    readme = (ROOT / "README.md").read_text()
+    text = " ".join(readme.split())
+    results = results_of("table3", "lab", load_results(RESULTS)[0])
+    for result in results:
+        check_same(result, cell_of(result))
+    assert as_markdown(experiment_table("table3", "lab", results)) in readme
+    means = means_of(r for r in results if r["setting"] == "lab-tiny-10")
+    found = {name: pair[0] for name, pair in means.items() if name not in ("joint", "cumulative")}
+    simclr, byol, mocov2 = (found.pop(f"dlcpa-{name}") for name in ("simclr", "byol", "mocov2"))
+    assert "DLCPA with SimCLR leads all that do not keep all samples" in text
+    assert simclr > max(byol, mocov2, *found.values())
+    assert "with BYOL it is level with iCaRL, Replay and DER++" in text
+    assert max(abs(byol - found.pop(name)) for name in ("icarl", "replay", "der++")) < 0.5
+    assert "more than a point ahead of the exemplar-free baselines" in text
+    others = {name: value for name, value in found.items() if name not in ("gem", "agem", "der")}
+    assert set(others) == {"naive", "ewc", "lwf", "mas", "si"}
+    assert byol - max(others.values()) > 1
+    assert "which answer with the classes of the last task and have 4 %" in text
+    assert {round(value) for value in found.values()} == {4}
+    assert "With MoCoV2, first in the paper, it is a third of a point ahead of those" in text
+    assert mocov2 - max(others.values()) == pytest.approx(1 / 3, abs=0.05)
+    assert "The paper has both more than three points ahead of DER++." in text
+
+
 def test_what_the_readme_says_of_learning_rates_on_tiny_imagenet():
     text = " ".join((ROOT / "README.md").read_text().split())
     with (RESULTS / "lab_tiny_rates.csv").open(newline="") as file:
