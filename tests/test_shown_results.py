@@ -21,6 +21,7 @@ from benchmarks.markup import as_markdown
 from benchmarks.methods import METHODS
 from benchmarks.orders import order_tables
 from benchmarks.origin import commit
+from benchmarks.published import read_published
 from benchmarks.tables import comparison_table, experiment_table, numbers_behind, results_of
 
 ROOT = Path(__file__).parents[1]
@@ -322,12 +323,18 @@ def test_how_the_other_methods_of_tables_2_and_3_stand_to_those_of_the_grid():
     assert class_il["joint"] > max(class_il[name] for name in ("icarl", "replay", "der", "stl"))
 
 
-def test_what_the_readme_says_of_the_methods_with_masks():
-    readme = (ROOT / "README.md").read_text()
-    results = results_of("table8", "lab", load_results(RESULTS)[0])
+def shown_in(readme, table):
+    """The results behind a table that a text shows at lab scale, as they would be run today."""
+    results = results_of(table, "lab", load_results(RESULTS)[0])
     for result in results:
         check_same(result, cell_of(result))
-    assert as_markdown(experiment_table("table8", "lab", results)) in readme
+    assert as_markdown(experiment_table(table, "lab", results)) in readme
+    return results
+
+
+def test_what_the_readme_says_of_the_methods_with_masks():
+    readme = (ROOT / "README.md").read_text()
+    results = shown_in(readme, "table8")
     means = means_of(results)
     ahead = means["packnet"][1] - means["dlcpa-mocov2"][1]
     assert "PackNet is more than six points ahead in Task-IL" in " ".join(readme.split())
@@ -694,7 +701,12 @@ def test_the_times_of_tables_are_those_of_the_results():
             assert not is_estimate, name
         elif cells[0].method in METHODS:
             assert is_estimate, name
-    assert {"table1", "table4", "table7", "table8", "table10", "over-time"} <= set(checked)
+    assert {"table1", "table3", "table4", "table7", "table8", "table10", "over-time"} <= set(
+        checked
+    )
+    pair = [seconds["lab-tiny-10", "dlcpa-mocov2", c] for c in ((), (("lr", 0.008),))]
+    words = "DLCPA with MoCoV2 took {:,.0f} seconds there, and {:,.0f} with another learning rate"
+    assert words.format(*pair) in " ".join(text.split())
 
 
 def test_what_the_readme_says_of_tiny_imagenet():
@@ -711,10 +723,7 @@ def test_what_the_readme_says_of_tiny_imagenet():
 
 def test_what_the_readme_says_of_the_single_task_learners():
     readme = (ROOT / "README.md").read_text()
-    results = results_of("table1", "lab", load_results(RESULTS)[0])
-    for result in results:
-        check_same(result, cell_of(result))
-    assert as_markdown(experiment_table("table1", "lab", results)) in readme
+    results = shown_in(readme, "table1")
     on = {
         name: {
             m: pair[1] for m, pair in means_of(r for r in results if name in r["setting"]).items()
@@ -731,10 +740,7 @@ def test_what_the_readme_says_of_the_single_task_learners():
 def test_what_the_readme_says_of_the_ablations():
     readme = (ROOT / "README.md").read_text()
     text = " ".join(readme.split())
-    results = results_of("table4", "lab", load_results(RESULTS)[0])
-    for result in results:
-        check_same(result, cell_of(result))
-    assert as_markdown(experiment_table("table4", "lab", results)) in readme
+    results = shown_in(readme, "table4")
     means = means_of(r for r in results if r["setting"] == "lab-tiny-10")
     leads = {letter: means["dlcpa-mocov2"] - means[f"dlcpa-{letter}"] for letter in "abcde"}
     assert "(b) is a point of Class-IL ahead of DLCPA with MoCoV2" in text
@@ -765,10 +771,7 @@ def test_what_the_readme_says_of_the_ablations():
 def test_what_the_readme_says_of_class_il_of_all_methods():
     readme = (ROOT / "README.md").read_text()
     text = " ".join(readme.split())
-    results = results_of("table3", "lab", load_results(RESULTS)[0])
-    for result in results:
-        check_same(result, cell_of(result))
-    assert as_markdown(experiment_table("table3", "lab", results)) in readme
+    results = shown_in(readme, "table3")
     means = means_of(r for r in results if r["setting"] == "lab-tiny-10")
     found = {name: pair[0] for name, pair in means.items() if name not in ("joint", "cumulative")}
     simclr, byol, mocov2 = (found.pop(f"dlcpa-{name}") for name in ("simclr", "byol", "mocov2"))
@@ -785,6 +788,9 @@ def test_what_the_readme_says_of_class_il_of_all_methods():
     assert "With MoCoV2, first in the paper, it is a third of a point ahead of those" in text
     assert mocov2 - max(others.values()) == pytest.approx(1 / 3, abs=0.05)
     assert "The paper has both more than three points ahead of DER++." in text
+    printed = {p.ours: float(p.value) for p in read_published("table3") if p.setting == "tiny-10"}
+    assert min(printed[f"dlcpa-{name}"] for name in ("simclr", "byol")) > printed["der++"] + 3
+    assert printed["dlcpa-mocov2"] == max(v for name, v in printed.items() if name != "joint")
 
 
 def test_what_the_readme_says_of_learning_rates_on_tiny_imagenet():
