@@ -103,7 +103,7 @@ def targets_table(result: Measured) -> Table:
         _at_most("the same, against the authors' code", _ratios(wide), AUTHORS_RATIO),
         _at_most("iteration over passes, width 16, float32", _ratios(small), 1.25),
         _at_least("images a second, bf16 over float32, width 64", _speedups(result, wide), 1.6),
-        _at_most("loading and views, share of an iteration, width 64", feeding, 0.05),
+        _at_most("loading and views, share of an iteration, width 64, float32", feeding, 0.05),
         _at_most("time of an iteration, last experience over a first one", slowdowns[-1:], 1.03),
         _at_most("the same, any experience", slowdowns, 1.03),
         _at_most("tensors beyond classifiers, last over first", _increase(result), 1.0),
