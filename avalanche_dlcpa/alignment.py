@@ -21,6 +21,7 @@ class ClassifierAlignment:
     Args:
         lr: Learning rate; 0.2 (CIFAR-100) or 0.05 (Tiny-ImageNet) in the authors' runs.
         scheduler: Makes its schedule, see `ExperienceSchedule`; None: constant.
+        lr_name: What errors call ``lr``.
         scheduler_name: What errors call ``scheduler``.
 
     Raises:
@@ -33,9 +34,10 @@ class ClassifierAlignment:
         lr: float,
         scheduler: SchedulerFactory | None = None,
         *,
+        lr_name: str = "lr",
         scheduler_name: str = "scheduler",
     ):
-        expect_rate("the classifier's learning rate", lr)
+        expect_rate(f"`{lr_name}`", lr)
         self.lr = lr
         self.optimizer: Optimizer | None = None
         self.schedule = ExperienceSchedule(scheduler, name=scheduler_name)

@@ -1,4 +1,7 @@
-"""Checks of what users pass: each raises a ValueError that names the value and the way out."""
+"""Checks of what users pass: each names the value and the way out.
+
+A value that does not fit raises a ValueError, and what is no such thing at all a TypeError.
+"""
 
 from __future__ import annotations
 
@@ -202,7 +205,8 @@ def expect_queue(ssl: SelfSupervisedHead | None, batch_size: int) -> None:
     if queue_size < batch_size:
         raise ValueError(
             f"Expected the head's `queue_size` to be at least the mini-batch size {batch_size}, "
-            f"got {queue_size}: a replay plugin adds its samples to those of the experience."
+            f"got {queue_size}: pass a head with a longer queue, or take smaller mini-batches, to "
+            "which a replay plugin adds its samples."
         )
 
 

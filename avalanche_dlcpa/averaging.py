@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from avalanche_dlcpa.arguments import expect_decay
+from avalanche_dlcpa.arguments import expect_choice, expect_decay
 
 STABLE_UPDATES = ("cumulative", "ema", "copy")
 EMA_DECAY = 0.999  # of ablation (c), the paper's Section "Ablation Study"
@@ -90,11 +90,7 @@ class ParameterAverage:
         ema_decay: float = EMA_DECAY,
     ):
         expect_decay(ema_decay)
-        if update not in STABLE_UPDATES:
-            raise ValueError(
-                f"Expected the stable update to be one of {', '.join(STABLE_UPDATES)}, "
-                f"got '{update}'."
-            )
+        expect_choice("update", update, STABLE_UPDATES)
         self.average = list(average)
         self.update = update
         self.ema_decay = float(ema_decay)
@@ -109,7 +105,7 @@ class ParameterAverage:
         Args:
             num_averaged: Number of experiences in the average so far.
         """
-        if self._begun:
+        if self._begun and self.update != "ema":  # whose steps may have been taken back
             return
         self._begun = True
         self._t = num_averaged + 1

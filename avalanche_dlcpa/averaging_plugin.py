@@ -168,6 +168,8 @@ class CumulativeParameterAveragingPlugin(SupervisedPlugin):
         for _, blocks, average in self._generations:
             average.average = _pieces(blocks, mean)  # an evaluation may have grown a head
             average.update_(_pieces(blocks, source))
+        if self._left_out is not None:
+            self._follow_modes(strategy)  # before an alignment's pass, which keeps statistics up
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """Count the experience and compute the batch norm statistics of the mean."""

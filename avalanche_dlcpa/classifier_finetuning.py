@@ -6,7 +6,6 @@ Source: the paper's Eq. 3 and the last row of Table 1.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,10 +14,8 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader
 
 from avalanche_dlcpa.arguments import expect_rate
-from avalanche_dlcpa.classifier_scope import ClassifierScope
+from avalanche_dlcpa.classifier_scope import ClassifierScope, Criterion
 from avalanche_dlcpa.experiences import task_labels_in
-
-Criterion = Callable[[Tensor, Tensor], Tensor]
 
 
 def finetune_classifier_(

@@ -1,4 +1,4 @@
-"""Among which classes the samples of a task compete: the softmax of Eq. 4 and Eq. 9."""
+"""Among which classes the samples of a task compete: the softmax of Eq. 6 and Eq. 9."""
 
 from __future__ import annotations
 

@@ -57,20 +57,22 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
     return not flags or bool(torch.stack(flags).all())
 
 
-def not_finite(name: str, value: object, *, experience: Any, epoch: int, iteration: int) -> str:
+def not_finite(
+    name: str, value: object, *, way_out: str, experience: Any, epoch: int, iteration: int
+) -> str:
     """The words of a `NonFiniteLossError`.
 
     Args:
-        name: What it is a loss of.
-        value: Of the loss.
+        name: What is not finite, such as "classifier loss".
+        value: Of it.
+        way_out: What to do about it.
         experience: The experience in training.
         epoch: Of the experience, counted from 0.
         iteration: Of the epoch, counted from 0.
     """
     return (
         f"Expected a finite {name}, got {value} in experience {experience.current_experience}, "
-        f"epoch {epoch}, iteration {iteration}: look at the samples of that mini-batch, or lower "
-        "the learning rate or `supervised_weight`."
+        f"epoch {epoch}, iteration {iteration}: {way_out}."
     )
 
 

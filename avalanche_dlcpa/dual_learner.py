@@ -121,6 +121,11 @@ class DualLearner(DynamicModule):
         if self.training:
             self.classifiers.add(task_label_of(experience), classes, pack=True)
 
+    def freeze_as_plastic(self) -> None:
+        """Keep those layers of the stable learner in evaluation mode that are so in the plastic."""
+        for own, twin in zip(self.plastic.modules(), self.stable.modules(), strict=True):
+            twin.training = own.training
+
     def features(self, x: Tensor) -> Tensor:
         """Features (B, D) of the learner that the mode selects."""
         if self.training:

@@ -157,7 +157,7 @@ def _options_of(plugin: Any) -> list[Any]:
 def _checksum_of_criterion(criterion: Any) -> str:
     """Of its tensors, such as weights of classes."""
     state = _state_of(criterion) or {}
-    return checksum_of_tensors({k: v for k, v in state.items() if isinstance(v, Tensor)})
+    return checksum_of_tensors({k: v.cpu() for k, v in state.items() if isinstance(v, Tensor)})
 
 
 def _users_parts(strategy: DLCPAStrategy) -> dict[str, Any]:

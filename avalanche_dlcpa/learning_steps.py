@@ -61,6 +61,8 @@ class LearningSteps:
         modules = [part for part in trained if isinstance(part, nn.Module)]
         self.last_good = LastGoodState(strategy.optimizer, *modules)
         self._buffers = None if watch is not None else BuffersGuard(*modules)
+        of_optimizers = (model.plastic, *scope.layers, strategy.ssl, temporary)
+        self._updated = [part for part in of_optimizers if isinstance(part, nn.Module)]
         self._forget_batch()
 
     def whole(self, targets: Tensor, views: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -179,8 +181,7 @@ class LearningSteps:
             NonFiniteLossError: As in `check_finite`.
         """
         self.raise_if_diverged()
-        modules = (self.strategy.model.plastic, *self.scope.layers)
-        if not all_finite(p for module in modules for p in module.parameters()):
+        if not all_finite(p for module in self._updated for p in module.parameters()):
             iteration = self.strategy.clock.train_epoch_iterations - 1
             self._go_back(self._words("update", "NaN or infinity", iteration))
 
@@ -192,9 +193,12 @@ class LearningSteps:
         raise NonFiniteLossError(f"{words} {state}")
 
     def _words(self, name: str, value: object, iteration: int) -> str:
+        lower = "lower the learning rate or `supervised_weight`"
+        at_samples = "look at the samples of that mini-batch, or "
         return not_finite(
             name,
             value,
+            way_out=lower if name == "update" else at_samples + lower,
             experience=self.strategy.experience,
             epoch=self.strategy.clock.train_exp_epochs,
             iteration=iteration,

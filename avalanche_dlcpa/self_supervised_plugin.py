@@ -24,7 +24,7 @@ from avalanche_dlcpa.self_supervised import SelfSupervisedHead, make_head
 from avalanche_dlcpa.self_supervised.head import expect_unbuilt, own_
 from avalanche_dlcpa.single_task_model import SingleTaskModel
 from avalanche_dlcpa.training_guards import expect_one_strategy
-from avalanche_dlcpa.views import PaperViews, checked_views
+from avalanche_dlcpa.views import PaperViews, checked_views, own_views
 
 
 class SelfSupervisedLossPlugin(SupervisedPlugin):
@@ -46,7 +46,8 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
     Args:
         ssl: Self-supervised loss: a name of `avalanche_dlcpa.self_supervised.HEADS`, or a head.
         weight: Of L_ssl; 1 / lambda for Eq. 6.
-        views: Mini-batch (B, ...) -> two views like it. Default: `PaperViews`.
+        views: Mini-batch (B, ...) -> two views like it. Default: `PaperViews`, of which each plugin
+            has its own copy.
         head: Name of the model's last linear layer; None: see `find_head`.
 
     Attributes:
@@ -84,7 +85,7 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
         expect_unbuilt(made)
         self.ssl = made
         self.weight = weight
-        self.views = PaperViews() if views is None else views
+        self.views = PaperViews() if views is None else own_views(views)
         self.head = head
         self._clock: Any = None
         self._shapes: list[torch.Size] | None = None

@@ -117,7 +117,8 @@ class SingleTaskStrategy(SupervisedTemplate):
     Raises:
         ValueError: Arguments that do not fit, see the message; in training: classes that had been
             trained before, or samples of other experiences in a mini-batch (replay).
-        NonFiniteLossError: In training, where it diverged: at the end of that epoch.
+        NonFiniteLossError: In training, where it diverged: at the end of that epoch; at evaluation,
+            where logits are not finite.
 
     Source: the paper's Eq. 1 (STL), Eq. 2 (STL-me) and Eq. 3 (finetuning), and Table 1.
     """
@@ -221,6 +222,7 @@ class SingleTaskStrategy(SupervisedTemplate):
             words = not_finite(
                 "update",
                 "NaN or infinity",
+                way_out="lower the learning rate",
                 experience=self.experience,
                 epoch=self.clock.train_exp_epochs,
                 iteration=self.clock.train_epoch_iterations - 1,

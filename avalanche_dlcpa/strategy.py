@@ -33,7 +33,7 @@ from avalanche_dlcpa.arguments import (
     expect_values,
     expect_weight,
 )
-from avalanche_dlcpa.averaging import EMA_DECAY, ParameterAverage
+from avalanche_dlcpa.averaging import EMA_DECAY, STABLE_UPDATES, ParameterAverage
 from avalanche_dlcpa.batch_norm import batch_norms, recalibrate_batch_norm_
 from avalanche_dlcpa.buffers import BuffersGuard
 from avalanche_dlcpa.classifier_scope import ClassifierScope, scope_of
@@ -161,6 +161,7 @@ class DLCPAStrategy(ResumableTemplate):
     Raises:
         ValueError: Arguments that do not fit, see the message; in training, an experience or a
             model that does not.
+        TypeError: Arguments that are of another kind than what is expected, see the message.
         NonFiniteLossError: In training and at evaluation, see there.
         ImportError: solo-learn is missing; the message holds the command that installs it.
 
@@ -210,6 +211,7 @@ class DLCPAStrategy(ResumableTemplate):
         plugins = None if plugins is None else list(plugins)
         expect_choice("peval_mode", peval_mode, ("experience", "epoch", "iteration"))
         expect_choice("plastic_classifier", plastic_classifier, ("aligned", "temporary"))
+        expect_choice("stable_update", stable_update, STABLE_UPDATES)
         expect_choice("classifier_features", classifier_features, ("stable", "plastic"))
         expect_choice("classifier", classifier, ("linear", "gaussian"))
         expect_precision(precision, model)
@@ -240,7 +242,10 @@ class DLCPAStrategy(ResumableTemplate):
         average([])  # refuses what does not fit
         self._schedule = ExperienceSchedule(scheduler, name="scheduler")
         self._alignment = ClassifierAlignment(
-            classifier_lr, classifier_scheduler, scheduler_name="classifier_scheduler"
+            classifier_lr,
+            classifier_scheduler,
+            lr_name="classifier_lr",
+            scheduler_name="classifier_scheduler",
         )
         device = torch.device(device)
         parameters = split_parameters(model, head)
@@ -521,6 +526,7 @@ class DLCPAStrategy(ResumableTemplate):
         if self.model.bn_statistics == "recalibrated":
             evaluate_at_end_(self, draws=False)
         super()._before_training_epoch(**kwargs)
+        self.model.freeze_as_plastic()
         self._expect_graph()
         if self._now.watch is not None:
             self._now.watch.begin(self.clock.train_epoch_iterations)

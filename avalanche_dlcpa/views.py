@@ -105,9 +105,11 @@ class PaperViews:
         if (min(low) >= -1e-3 and max(high) <= 1 + 1e-3) or not math.isfinite(sum(low) + sum(high)):
             return  # a corrupt image tells no range; training will stop at its loss
         self._is_guessed = True
-        self.mean = tuple(low)
-        # a constant channel has no range to divide by
-        self.std = tuple(b - a if b > a else 1.0 for a, b in zip(low, high, strict=True))
+        # from x = (pixel - mean) / std with pixels 0 and 1 at the ends; a constant channel has none
+        tiny = torch.finfo(torch.float32).tiny
+        ranges = [b - a for a, b in zip(low, high, strict=True)]
+        self.std = tuple(1 / width if width > tiny else 1.0 for width in ranges)
+        self.mean = tuple(-a * scale for a, scale in zip(low, self.std, strict=True))
         warnings.warn(
             "Found no Normalize in the training transforms, but pixels in the range "
             f"[{min(low):.4g}, {max(high):.4g}]. The views map this range, channel by channel, to "

@@ -121,6 +121,18 @@ def test_rules_of_the_ablations():
         torch.testing.assert_close(stable[0], torch.tensor([expected]))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_an_exponential_average_goes_on_from_what_was_put_back(dtype):
+    stable, source = [torch.ones(3, dtype=dtype)], [torch.full((3,), 2.0, dtype=dtype)]
+    average = ParameterAverage(stable, update="ema", ema_decay=0.5)
+    average.begin(0)
+    average.update_([torch.full((3,), float("nan"), dtype=dtype)])
+    stable[0].fill_(1.0)  # as where training diverged
+    average.begin(0)
+    average.update_(source)
+    assert stable[0].tolist() == [1.5] * 3
+
+
 def test_an_exponential_average_of_bfloat16_parameters_moves():
     stable, source = [torch.ones(1, dtype=torch.bfloat16)], [torch.full((1,), 1.5).bfloat16()]
     average = ParameterAverage(stable, update="ema")

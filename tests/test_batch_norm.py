@@ -5,11 +5,11 @@ import torch
 from avalanche.models import as_multitask
 from avalanche.training.plugins import SupervisedPlugin
 from avalanche.training.supervised import Naive
-from helpers import SmallCNN, nc_stream, tensors_stream
+from helpers import SmallCNN, nc_stream, small_head, strategy_of, tensors_stream
 from torch import nn
 from torch.optim import SGD
 
-from avalanche_dlcpa import CumulativeParameterAveragingPlugin
+from avalanche_dlcpa import ClassifierAlignmentPlugin, CumulativeParameterAveragingPlugin
 from avalanche_dlcpa.batch_norm import recalibrate_batch_norm_
 
 CPU = torch.device("cpu")
@@ -96,6 +96,46 @@ def test_the_mean_of_one_experience_is_the_model_whose_layers_a_plugin_freezes()
     strategy.train(tensors_stream(size=8, per_class=8).train_stream[0])
     assert average.averaged_model[1].running_mean.unique().tolist() == [-1.0]
     assert not torch.equal(average.averaged_model[4].running_mean, torch.zeros(4))
+
+
+def test_an_alignment_leaves_layers_alone_that_a_plugin_freezes():
+    class Freeze(SupervisedPlugin):
+        def before_training_epoch(self, strategy, **kwargs):
+            strategy.model[1].eval()
+
+    average, model = CumulativeParameterAveragingPlugin(), network()
+    strategy = Naive(
+        model=model,
+        optimizer=SGD(model.parameters(), lr=0.05),
+        train_mb_size=8,
+        plugins=[Freeze(), average, ClassifierAlignmentPlugin(average)],
+        evaluator=None,
+    )
+    stream = tensors_stream(size=8, per_class=8)
+    for experience in stream.train_stream:
+        strategy.train(experience)
+        strategy.eval(stream.test_stream[0])
+    assert model[1].running_mean.unique().tolist() == [-1.0]
+    assert average.averaged_model[1].running_mean.unique().tolist() == [-1.0]
+    assert not torch.equal(average.averaged_model[4].running_mean, torch.zeros(4))
+
+
+@pytest.mark.parametrize("bn_statistics", ["running", "recalibrated"])
+def test_the_stable_learner_freezes_what_a_plugin_freezes_in_the_plastic_one(bn_statistics):
+    class Freeze(SupervisedPlugin):
+        def before_training_epoch(self, strategy, **kwargs):
+            strategy.model.plastic[1].eval()
+
+    strategy = strategy_of(
+        network(), ssl=small_head("simclr"), bn_statistics=bn_statistics, plugins=[Freeze()]
+    )
+    stream = tensors_stream(size=8, per_class=8)
+    for experience in stream.train_stream:
+        strategy.train(experience)
+        strategy.eval(stream.test_stream[0])
+    assert strategy.model.plastic[1].running_mean.unique().tolist() == [-1.0]
+    assert strategy.model.stable[1].running_mean.unique().tolist() == [-1.0]
+    assert not torch.equal(strategy.model.stable[4].running_mean, torch.zeros(4))
 
 
 def test_heads_that_an_evaluation_adds_to_the_average_do_no_harm():

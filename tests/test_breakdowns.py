@@ -2,9 +2,12 @@
 go on from there.
 """
 
+import math
+
 import pytest
 import torch
 from avalanche.benchmarks import tensors_benchmark
+from avalanche.core import SupervisedPlugin
 from avalanche.models import SimpleCNN
 from avalanche.training.plugins import ReplayPlugin
 from helpers import (
@@ -152,6 +155,37 @@ def test_an_update_that_no_loss_follows_is_looked_at():
     assert all(value.isfinite().all() for value in snapshot(strategy).values())
 
 
+@pytest.mark.parametrize(
+    ("options", "parameters_of"),
+    [
+        ({"ssl": "simclr"}, lambda strategy: strategy.ssl.parameters()),
+        ({"plastic_classifier": "temporary"}, lambda s: s.optimizer.param_groups[0]["params"][-2:]),
+    ],
+    ids=["self-supervised head", "temporary classifier"],
+)
+def test_what_the_last_update_of_an_epoch_breaks_goes_back_with_the_rest(options, parameters_of):
+    class Overflow(SupervisedPlugin):
+        is_first = True
+
+        def before_update(self, strategy, **kwargs):
+            if self.is_first:
+                self.is_first = False
+                for parameter in parameters_of(strategy):
+                    parameter.grad.fill_(math.inf)
+
+    strategy = strategy_of(SmallCNN(), train_epochs=3, plugins=[Overflow()], **options)
+    experience = small_stream().train_stream[0]  # one iteration an epoch
+    match = (
+        r"a finite update, got NaN or infinity in experience 0, epoch 0, iteration 0: lower the "
+        r"learning rate or `supervised_weight`\. Everything is back at the start of that epoch"
+    )
+    with pytest.raises(NonFiniteLossError, match=match):
+        strategy.train(experience)
+    assert all(value.isfinite().all() for value in snapshot(strategy).values())
+    strategy.train(experience)
+    assert all(value.isfinite().all() for value in snapshot(strategy).values())
+
+
 def test_an_experience_without_a_mini_batch_is_refused_and_not_counted():
     strategy, stream = strategy_of(SmallCNN(), train_mb_size=64), small_stream()
     with pytest.raises(ValueError, match=r"got 16 samples for mini-batches of 64: leave out drop"):
@@ -213,7 +247,7 @@ def test_a_queue_too_short_for_replay_is_refused_before_an_update():
     )
     stream = small_stream().train_stream
     strategy.train(stream[0])
-    with pytest.raises(ValueError, match=r"`queue_size` .* mini-batch size 16, got 8: a replay"):
+    with pytest.raises(ValueError, match=r"`queue_size` .* mini-batch size 16, got 8: pass a head"):
         strategy.train(stream[1])
     assert_same_state(snapshot(strategy), before.seen["before_training_iteration"][-1])
 

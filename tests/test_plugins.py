@@ -432,7 +432,7 @@ def test_bad_arguments():
         CumulativeParameterAveragingPlugin(ema_decay=math.nan)
     with pytest.raises(ValueError, match="one of cumulative, ema, copy, got 'mean'"):
         CumulativeParameterAveragingPlugin(update="mean")
-    with pytest.raises(ValueError, match="learning rate to be finite and above 0, got 0"):
+    with pytest.raises(ValueError, match="`lr` to be finite and above 0, got 0"):
         ClassifierAlignmentPlugin(lr=0)
     alone = ClassifierAlignmentPlugin(CumulativeParameterAveragingPlugin())
     with pytest.raises(ValueError, match=r"plugins=\[average, alignment\]"):

@@ -104,10 +104,10 @@ def test_what_the_readme_says_of_the_lab_grid():
     in_class_il = (np.min([simclr, *others], axis=0) - best)[0]
     in_task_il = (np.min([simclr, byol], axis=0) - best)[1]
     assert (
-        f"of one network, but for PackNet, are more than {NUMBERS[int(in_class_il)]} points of Class-IL behind "
-        f"DLCPA with any of the three losses, and of Task-IL more than {NUMBERS[int(in_task_il)]} "
-        "behind it with BYOL and SimCLR; LwF with a strength of 10 is within a point of it with "
-        "MoCoV2."
+        f"of one network, but for PackNet, are more than {NUMBERS[int(in_class_il)]} points of "
+        "Class-IL behind DLCPA with any of the three losses, and of Task-IL more than "
+        f"{NUMBERS[int(in_task_il)]} behind it with BYOL and SimCLR; LwF with a strength of "
+        "10 is within a point of it with MoCoV2."
     ) in text
     assert abs(mocov2 - means["lwf, strength"])[1] < 1
     ahead = means["stl"] - simclr

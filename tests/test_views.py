@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision import transforms
 from torchvision.transforms import Normalize
 
-from avalanche_dlcpa import augmentation
+from avalanche_dlcpa import SelfSupervisedLossPlugin, augmentation
 from avalanche_dlcpa.augmentation import (
     NUM_CROP_TRIES,
     NUM_DRAWS,
@@ -488,23 +488,69 @@ def test_constants_for_another_number_of_channels_are_refused(name):
 # The normalisation of the stream ------------------------------------------------------------------
 
 
+def views_of_a_strategy(views):
+    return strategy_of(SmallCNN(), ssl="simclr", views=views).views
+
+
+def views_of_a_plugin(views):
+    return SelfSupervisedLossPlugin("simclr", views=views).views
+
+
+@several
+@given(
+    low=st.lists(st.floats(-300, 300), min_size=3, max_size=3),
+    width=st.lists(st.floats(0.01, 300), min_size=3, max_size=3),
+)
+def test_a_guessed_range_is_mapped_to_pixels_from_0_to_1(low, width):
+    views = PaperViews()
+    start, scale = (torch.tensor(values)[:, None, None] for values in (low, width))
+    pixels = images()
+    sample = start + pixels * scale
+    with pytest.warns(UserWarning, match="Found no Normalize"):
+        views.fit(None, lambda: sample - 1000)
+    mean, std = (torch.tensor(constants)[:, None, None] for constants in (views.mean, views.std))
+    torch.testing.assert_close((sample - 1000) * std + mean, pixels, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("constants", [CIFAR_CONSTANTS, ((0.0,), (1 / 255,)), ((0.5,), (0.5,))])
+def test_views_of_a_guessed_range_are_those_of_the_true_constants(constants):
+    mean, std = (torch.tensor(values)[:, None, None] for values in constants)
+    normalised = (images() - mean) / std
+    guessed, true = PaperViews(), PaperViews(mean=constants[0], std=constants[1])
+    with pytest.warns(UserWarning, match="Found no Normalize"):
+        guessed.fit(None, lambda: normalised)
+    drawn = []
+    for views in (guessed, true):
+        torch.manual_seed(0)
+        drawn.append(views(normalised))
+    torch.testing.assert_close(*drawn, rtol=1e-4, atol=1e-3)
+
+
+def test_a_channel_without_a_range_counts_as_black():
+    views, sample = PaperViews(), 3 * images()
+    sample[:, 1] = 7.0
+    with pytest.warns(UserWarning, match="Found no Normalize"):
+        views.fit(None, lambda: sample)
+    assert (views.mean[1], views.std[1]) == (-7.0, 1.0)
+
+
 def test_a_guessed_range_is_of_one_strategy():
     views = PaperViews(min_crop_area=0.5)
     with pytest.warns(UserWarning, match="Found no Normalize"):
         views.fit(None, lambda: 9 * images())
-    assert max(views.std) > 8
+    assert max(views.std) < 1 / 8
     own = own_views(views)
     assert (own.mean, own.std, own.min_crop_area) == ((0.0,), (1.0,), 0.5)
     with pytest.warns(UserWarning, match="Found no Normalize"):
         own.fit(None, lambda: 5 * images())
-    assert max(own.std) < 6
-    assert max(views.std) > 8  # the first goes on with its own
+    assert min(own.std) > 1 / 6
+    assert max(views.std) < 1 / 8  # the first goes on with its own
     given_constants = PaperViews(mean=[0.5], std=[0.25])
     assert vars(own_views(given_constants)) == vars(given_constants)
     assert own_views(images) is images
 
 
-def test_each_strategy_has_views_of_its_own():
+@pytest.mark.parametrize("make", [views_of_a_strategy, views_of_a_plugin])
+def test_each_owner_of_views_has_its_own(make):
     views = PaperViews()
-    first, second = (strategy_of(SmallCNN(), ssl="simclr", views=views) for _ in range(2))
-    assert len({id(views), id(first.views), id(second.views)}) == 3
+    assert len({id(each) for each in (views, make(views), make(views))}) == 3
