@@ -289,6 +289,13 @@ def check_same(result: Result, cell: Cell) -> None:
                 f"Expected {cell.name}.json to be of {name} {value}, got {result.get(name)}: it "
                 "was copied or renamed. Delete it, and it is run."
             )
+    if cell.method in METHODS:
+        judged_on = "valid_stream" if cell.validation else "test_stream"
+        if result.get("judged_on") != judged_on:
+            raise ValueError(
+                f"Expected {cell.name}.json to be judged on {judged_on}, got "
+                f"{result.get('judged_on')}: it was copied or renamed. Delete it, and it is run."
+            )
     now = {
         "hyperparameters": cell.hyperparameters,
         "batch_size": cell.batch_size,

@@ -17,6 +17,7 @@ from avalanche.benchmarks import NCScenario
 
 from avalanche_dlcpa import streams
 from benchmarks.markup import Entry, Row, Table, as_text
+from benchmarks.names import expect_known
 from benchmarks.origin import origin_of
 from benchmarks.whole_files import expect_writable, save_json
 
@@ -101,9 +102,14 @@ def main() -> None:
     """Print the table, and write what was counted into the folder of the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--dataset-root", help="folder of data already on disk")
-    parser.add_argument("--data", nargs="+", choices=DATA_SETS, default=list(DATA_SETS))
+    parser.add_argument("--data", nargs="+", default=list(DATA_SETS))
     parser.add_argument("--out", type=Path, default=Path("results"))
     words = parser.parse_args()
+    try:
+        for name in words.data:
+            expect_known("data set", name, DATA_SETS)
+    except ValueError as error:
+        parser.error(str(error))
     try:
         expect_writable(words.out)
     except OSError as error:

@@ -3,7 +3,8 @@
     python -m benchmarks.demo [--out demo-results] [--setting digits] [--seed 0]
 
 Trains Naive, EWC, LwF and DLCPA with MoCoV2 on the same stream, network, epochs and seed, prints
-one table and writes a JSON a run, figures and a page.
+one table and writes a JSON a run, figures and a page. A run that is there already is taken as it
+is.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from benchmarks.cells import grid, result_path
+from benchmarks.cells import Cell, Result, check_same, grid, read_result, result_path
 from benchmarks.experiments import title_of
 from benchmarks.markup import as_text
 from benchmarks.names import COUNT, SEED
@@ -32,7 +33,7 @@ def main() -> None:
     """Run the methods in a setting and report them."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--out", type=Path, default=Path("demo-results"))
-    parser.add_argument("--setting", default="digits", choices=SETTINGS, metavar="NAME")
+    parser.add_argument("--setting", default="digits")
     parser.add_argument("--seed", type=SEED, default=0)
     parser.add_argument("--dataset-root", help="folder of data already on disk")
     parser.add_argument(
@@ -44,9 +45,9 @@ def main() -> None:
 
     torch.set_num_threads(words.threads)
     try:
-        for cell in grid(METHODS, [words.setting], [words.seed]):
-            cell.expect_values()
-    except ValueError as error:
+        cells = grid(METHODS, [words.setting], [words.seed])
+        found = {cell: _found(cell, words.out) for cell in cells}
+    except (ValueError, OSError) as error:
         parser.error(str(error))
     results, paths = [], []
     setting = SETTINGS[words.setting]
@@ -55,20 +56,44 @@ def main() -> None:
         unit="task",
         bar_format="{desc:<18}{bar:30} {n}/{total} tasks, {elapsed}",
     ) as bar:
-        for cell in grid(METHODS, [words.setting], [words.seed]):
+        for cell in cells:
             bar.set_description_str(title_of(cell.method))
-            result = run_cell(
-                cell, dataset_root=words.dataset_root, on_experience=lambda *_: bar.update()
-            )
+            path, result = result_path(cell, words.out), found[cell]
+            if result is None:
+                result = run_cell(
+                    cell, dataset_root=words.dataset_root, on_experience=lambda *_: bar.update()
+                )
+                paths.append(save_json(result, path))
+            else:
+                bar.update(setting.num_experiences)
             results.append(result)
-            paths.append(save_json(result, result_path(cell, words.out)))
     sections = make_sections(results, words.out, setting=words.setting)
     paths += write_report(sections, {}, words.out)
     print(f"\n{setting.title}, seed {words.seed}; accuracies in percent\n")
     print(as_text(comparison_table(results)))
+    there = [result_path(cell, words.out) for cell, result in found.items() if result is not None]
+    if there:
+        print("\nwere there already, and were not run again")
+    for path in there:
+        print(f"  {path}")
     print("\nwrote")
     for path in paths:
         print(f"  {path}")
+
+
+def _found(cell: Cell, folder: Path) -> Result | None:
+    """The result of a cell that is there already; None where it is to be run.
+
+    Raises:
+        ValueError: It is not sound or of other settings; or the cell cannot be run.
+    """
+    path = result_path(cell, folder)
+    if not path.exists():
+        cell.expect_values()
+        return None
+    result = read_result(path)
+    check_same(result, cell)
+    return result
 
 
 if __name__ == "__main__":

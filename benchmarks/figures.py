@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 
 from avalanche_dlcpa.analysis_plots import loss_levels, plot_linear_probe, plot_loss_surface
 from avalanche_dlcpa.comparison_plots import plot_bars, plot_confusion_matrix, plot_sensitivity
@@ -30,7 +30,8 @@ from benchmarks.summaries import Summary, measure_of, summarize
 from benchmarks.whole_files import whole_file
 
 MEGABYTE = 10**6
-MOST_CURVES = 12  # of a setting, with runs with changes among them
+MOST_CURVES = 12  # of a panel
+_NO_SAMPLES, _SAMPLES = "methods that keep no samples", "methods that keep samples"
 # The order of the looks: so no two methods of a table of up to seven share a colour, and none of
 # the grid both colour and line.
 _FIRST = (
@@ -127,30 +128,60 @@ def curves_figure(
 ) -> Figure:
     """A panel a scenario with a line a method and, of several seeds, a band around it.
 
+    Of more than `MOST_CURVES` methods each kind has panels of its own.
+
     Args:
         results: Of one setting, or of one method.
         scenarios: In the order of the panels.
         by_setting: Whether the results are of one method, and a line is a setting.
     """
     cells = by_method(results)
-    groups = cells.values()
     name = _setting_title if by_setting else _title
-    looks = {} if by_setting else dict(zip(map(name, groups), _looks(cells), strict=True))
-    height = max(4.2, 0.8 + 0.21 * len(groups))
-    figure = Figure(figsize=(2.4 + 4.7 * len(scenarios), height), layout="constrained")
-    panels = figure.subplots(1, len(scenarios), squeeze=False)[0]
-    for axes, scenario in zip(panels, scenarios, strict=True):
-        curves, bands = {}, {}
-        for runs in groups:
-            found = np.array([r[scenario]["accuracy_over_experiences"] for r in runs], dtype=float)
-            curves[name(runs)] = found.mean(axis=0)
-            if len(runs) > 1:
-                bands[name(runs)] = found.std(axis=0, ddof=1)
-        plot_accuracy_over_experiences(curves, deviations=bands, looks=looks, ax=axes)
-        axes.set_title(SCENARIOS[scenario])
-        _begin_at_zero(axes)
-    _share_legend(figure, panels, best_first=not by_setting)
+    looks = {} if by_setting else dict(zip(map(name, cells.values()), _looks(cells), strict=True))
+    kinds: Mapping[str, Sequence[Sequence[Result]]] = {"": list(cells.values())}
+    if not by_setting and len(cells) > MOST_CURVES:
+        kinds = _kinds(cells)
+    heights = [max(4.2, 0.8 + 0.21 * len(groups)) for groups in kinds.values()]
+    figure = Figure(figsize=(2.4 + 4.7 * len(scenarios), sum(heights)), layout="constrained")
+    parts: Sequence[FigureBase] = [figure]
+    if len(kinds) > 1:
+        grid = figure.add_gridspec(len(kinds), 1, height_ratios=heights)
+        parts = [figure.add_subfigure(grid[row, 0]) for row in range(len(kinds))]
+    rows = []
+    for part, (title, groups) in zip(parts, kinds.items(), strict=True):
+        rows.append(part.subplots(1, len(scenarios), squeeze=False)[0])
+        for axes, scenario in zip(rows[-1], scenarios, strict=True):
+            _draw_curves(axes, {name(runs): runs for runs in groups}, scenario, looks)
+            axes.set_title(", ".join(filter(None, [SCENARIOS[scenario], title])))
+        _share_legend(part, rows[-1], best_first=not by_setting)
+    for panels in zip(*rows, strict=True):
+        _begin_at_zero(*panels)
     return figure
+
+
+def _draw_curves(
+    axes: Axes, runs_of: Mapping[str, Sequence[Result]], scenario: str, looks: Mapping[str, Any]
+) -> None:
+    curves, bands = {}, {}
+    for name, runs in runs_of.items():
+        found = np.array([r[scenario]["accuracy_over_experiences"] for r in runs], dtype=float)
+        curves[name] = found.mean(axis=0)
+        if len(runs) > 1:
+            bands[name] = found.std(axis=0, ddof=1)
+    plot_accuracy_over_experiences(curves, deviations=bands, looks=looks, ax=axes)
+
+
+def _kinds(cells: Mapping[Cell, Sequence[Result]]) -> dict[str, list[Sequence[Result]]]:
+    """Runs by the kind of their method; DLCPA with its default loss is beside all others."""
+    kinds: dict[str, list[Sequence[Result]]] = {"DLCPA": [], _NO_SAMPLES: [], _SAMPLES: []}
+    for cell, runs in cells.items():
+        keeping = _SAMPLES if METHODS[cell.method].keeps_samples else _NO_SAMPLES
+        kinds["DLCPA" if cell.method.startswith("dlcpa") else keeping].append(runs)
+    shared = [runs for cell, runs in cells.items() if cell.method == "dlcpa-mocov2"]
+    for name in (_NO_SAMPLES, _SAMPLES):
+        if kinds[name]:
+            kinds[name].extend(shared)
+    return {name: groups for name, groups in kinds.items() if groups}
 
 
 def _judged(results: Sequence[Result], scenarios: Iterable[str]) -> list[str]:
@@ -181,7 +212,7 @@ def _begin_at_zero(*panels: Axes) -> None:
         axes.set_ylim(0, max(1.0, *(1.07 * other.dataLim.y1 for other in panels)))
 
 
-def _share_legend(figure: Figure, panels: Iterable[Axes], *, best_first: bool = False) -> None:
+def _share_legend(figure: FigureBase, panels: Iterable[Axes], *, best_first: bool = False) -> None:
     """Put one legend beside all panels, in the place of one each.
 
     Args:

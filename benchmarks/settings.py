@@ -66,7 +66,7 @@ def _few_images(
     num_experiences: int,
     images_a_class: int,
     *,
-    validation_images: int = 100,
+    validation_images: int,
     validation_fraction: float = 0.0,
     **options: Any,
 ) -> NCScenario:
@@ -246,7 +246,9 @@ SETTINGS = {
     ),
     "lab-cifar100": Setting(
         title="CIFAR-100, 200 images a class, first 6 of 10 tasks, ResNet-18 of width 16",
-        make_stream=functools.partial(_few_images, streams.split_cifar100, 10, 200),
+        make_stream=functools.partial(
+            _few_images, streams.split_cifar100, 10, 200, validation_images=100
+        ),
         make_network=functools.partial(backbones.resnet18, width=16),
         num_experiences=6,
         num_classes=100,

@@ -200,9 +200,8 @@ def choose(
     Returns:
         What was written of each method, and of methods whose trials all diverged, the reason.
     """
-    chosen, refused = chosen_values(path), {}
     rows = in_grids(read_rows())
-    found = {}
+    found, refused = {}, {}
     for method in methods:
         try:
             found[method] = best(rows, setting, method, seeds)
@@ -210,6 +209,7 @@ def choose(
             refused[method] = str(error)
     if not found:
         return found, refused
+    chosen = chosen_values(path)  # as they are now, with what others may have chosen meanwhile
     chosen[setting] = {**chosen.get(setting, {}), **found}
     in_order = {
         setting: {method: values[method] for method in METHODS if method in values}

@@ -218,7 +218,13 @@ def test_an_altered_analysis_is_left_out(method, found, change, reason, tmp_path
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("seed", 3), ("method", "ewc"), ("setting", TWIN), ("changes", {"lr": 1.0})],
+    [
+        ("seed", 3),
+        ("method", "ewc"),
+        ("setting", TWIN),
+        ("changes", {"lr": 1.0}),
+        ("judged_on", "valid_stream"),
+    ],
 )
 def test_a_file_of_another_cell_is_not_taken_for_that_of_a_cell(name, value):
     with pytest.raises(ValueError, match=r"was copied or renamed|the settings have changed"):
@@ -664,6 +670,14 @@ def test_a_report_may_go_elsewhere(tmp_path, monkeypatch):
     pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
     assert pictures
     assert all((out / name).is_file() for name in pictures)
+
+
+def test_an_unknown_data_set_is_answered_with_the_nearest(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["data_statistics", "--data", "digits", "CIFAR100"])
+    with pytest.raises(SystemExit):
+        data_statistics.main()
+    said = "Expected a data set by name, got 'CIFAR100'. Did you mean 'CIFAR-100'?"
+    assert said in capsys.readouterr().err
 
 
 def test_data_are_not_counted_for_a_place_that_takes_no_files(tmp_path, monkeypatch, capsys):

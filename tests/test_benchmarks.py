@@ -1,5 +1,6 @@
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from benchmarks.settings import SETTINGS
 from benchmarks.views import ShiftsAndNoise
 from benchmarks.whole_files import save_json
 
+ROOT = Path(__file__).parents[1]
 TWIN = "digits-cifar100-10"
 
 
@@ -125,7 +127,49 @@ def test_the_demo_prints_one_table_and_writes_all_that_it_names(tmp_path, monkey
     paths = [Path(line.strip()) for line in named.splitlines()]
     assert all(path.stat().st_size > 100 for path in paths)
     assert {path.suffix for path in paths} == {".json", ".png", ".html", ".md", ".tex"}
-    assert sum(path.suffix == ".json" for path in paths) == len(demo.METHODS)
+    runs = [path for path in paths if path.suffix == ".json"]
+    assert len(runs) == len(demo.METHODS)
+
+    before = [path.read_bytes() for path in runs]
+    runs[-1].unlink()
+    demo.main()
+    again = capsys.readouterr().out
+    there, _, named = again.partition("were not run again\n")[2].partition("wrote\n")
+    assert [Path(line.strip()) for line in there.splitlines() if line] == runs[:-1]
+    assert Path(named.splitlines()[0].strip()) == runs[-1]
+    assert [path.read_bytes() for path in runs[:-1]] == before[:-1]
+
+    runs[0].write_text("{}")
+    with pytest.raises(SystemExit):
+        demo.main()
+    assert "to be a result of benchmarks.run, got another JSON: move it away" in (
+        capsys.readouterr().err
+    )
+    assert runs[0].read_text() == "{}"
+
+
+def test_the_demo_names_the_nearest_setting(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["demo", "--setting", "digit", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        demo.main()
+    assert "Expected a setting by name, got 'digit'. Did you mean 'digits'?" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("package", ["optuna", "psutil", "tqdm"])
+def test_packages_that_are_missing_are_told_with_the_command_that_installs_them(package):
+    code = (
+        "import importlib.util; find = importlib.util.find_spec;"
+        f"importlib.util.find_spec = lambda name: None if name == '{package}' else find(name);"
+        "import benchmarks"
+    )
+    words = [sys.executable, "-c", code]
+    answer = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert answer.stderr.splitlines()[-1] == (
+        f"ImportError: Expected the packages of the benchmarks, got none by the name of {package}: "
+        'install them with `pip install ".[benchmarks]"`.'
+    )
 
 
 def test_digits_are_shifted_each_by_a_pixel_at_most():

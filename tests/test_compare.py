@@ -70,7 +70,11 @@ def test_a_grid_killed_three_times_ends_with_the_results_of_an_undisturbed_one(
             [*COMMAND, tmp_path], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             start_new_session=True,
         )  # fmt: skip
-        wait_for_a_cell(tmp_path, process)
+        if life == 1:  # at any moment from its start on, with all that it has started
+            time.sleep(generator.uniform(0, 12))
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            wait_for_a_cell(tmp_path, process)
         if life == 0:  # amid the training of a cell that goes on from its checkpoint
             wait_for(lambda: any(tmp_path.glob("*.checkpoints/*")), process)
         else:

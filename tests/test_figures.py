@@ -34,6 +34,11 @@ def legend(figure):
     return [text.get_text() for text in found.get_texts()]
 
 
+def legends(figure):
+    """Those of the parts of a figure, from top to bottom."""
+    return [legend(part) for part in figure.subfigs]
+
+
 def test_curves_are_means_over_seeds_with_a_band_of_the_sample_deviation():
     results = [make_result("ewc", seed=s, class_il=value) for s, value in enumerate((0.2, 0.4))]
     results.append(make_result("naive", class_il=0.1))
@@ -61,8 +66,10 @@ def look_of(line):
 
 def test_a_method_looks_alike_on_all_figures_and_unlike_all_others():
     def looks(*results):
-        lines = panels(curves_figure(results, ["class_il"]))[0].lines
-        return {line.get_label(): look_of(line) for line in lines}
+        lines = [line for ax in panels(curves_figure(results, ["class_il"])) for line in ax.lines]
+        found = {(line.get_label(), look_of(line)) for line in lines}
+        assert len(found) == len(dict(found))  # on all panels alike
+        return dict(found)
 
     every = looks(*(make_result(method, LAB) for method in METHODS))
     assert len(set(every.values())) == len(METHODS)
@@ -94,15 +101,40 @@ def test_runs_with_changes_are_drawn_where_there_are_few_curves(num_methods, tmp
     assert len(panels(drawn[costs])[0].patches) == len(results)
 
 
-def test_eighteen_methods_fit_beside_the_panels(tmp_path):
-    results = [make_result(method, LAB) for method in EXPERIMENTS["grid"].methods]
+def test_twelve_methods_fit_beside_the_panels(tmp_path):
+    results = [make_result(method, LAB) for method in EXPERIMENTS["grid"].methods[:12]]
     figure = curves_figure(results, ["class_il", "task_il"])
     figure.savefig(tmp_path / "curves.png")
     box = figure.legends[0].get_window_extent()
-    assert len(legend(figure)) == len(results) >= 17
+    assert len(legend(figure)) == len(results) == 12
     assert all(ax.get_window_extent().x1 < box.x0 for ax in figure.axes)
     assert box.y0 >= 0
     assert box.x1 <= figure.bbox.x1
+
+
+def test_more_methods_have_panels_by_their_kind_and_dlcpa_is_on_all_of_them(tmp_path):
+    heights = {"stl": 0.6, "joint": 0.9, "dlcpa-mocov2": 0.3}
+    names = EXPERIMENTS["grid"].methods
+    results = [make_result(m, LAB, class_il=heights.get(m, 0.1)) for m in names]
+    figure = curves_figure(results, ["class_il", "task_il"])
+    figure.savefig(tmp_path / "curves.png")
+    titles = {name: METHODS[name].title for name in names}
+    ours = {title for name, title in titles.items() if name.startswith("dlcpa")}
+    keeping = {title for name, title in titles.items() if METHODS[name].keeps_samples}
+    others = set(titles.values()) - ours - keeping
+    shared = {"DLCPA + MoCoV2"}
+    assert [set(found) for found in legends(figure)] == [ours, others | shared, keeping | shared]
+    assert [ax.get_title() for ax in panels(figure)] == [
+        f"{scenario}, {kind}"
+        for kind in ("DLCPA", "methods that keep no samples", "methods that keep samples")
+        for scenario in ("Class-IL", "Task-IL")
+    ]
+    top = 1.07 * 90  # of Joint, for all panels of the scenario
+    assert [ax.get_ylim()[1] for ax in panels(figure)[::2]] == pytest.approx([top] * 3)
+    for part in figure.subfigs:
+        box = part.legends[0].get_window_extent()
+        assert all(ax.get_window_extent().x1 < box.x0 for ax in part.axes)
+        assert box.x1 <= figure.bbox.x1
 
 
 def test_costs_are_seconds_and_megabytes_and_show_who_keeps_samples():

@@ -66,6 +66,22 @@ def test_the_tables_of_the_lab_grid_are_those_of_the_results():
     assert min(r["class_il"]["ACC"] for r in joint) > others
 
 
+@pytest.mark.parametrize("setting", ["lab-cifar100-10", "lab-tiny-10"])
+def test_joint_training_is_above_all_but_cumulative_which_takes_more_steps(setting):
+    shown = [r for r in load_results(RESULTS)[0] if r["setting"] == setting]
+    means = {
+        name: pair[0]
+        for name, pair in means_of(r for r in shown if "class_il" in r).items()
+        if np.isfinite(pair[0])
+    }
+    joint, cumulative = means.pop("joint"), means.pop("cumulative")
+    assert len(means) > 15
+    assert joint > max(means.values())
+    assert cumulative > joint
+    steps = "takes (T + 1) / 2 times as many steps as Joint over T tasks"
+    assert steps in (ROOT / "README.md").read_text()
+
+
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
