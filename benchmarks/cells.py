@@ -58,6 +58,12 @@ class Cell:
         _expect_file_name(self)
         for name, value in self.changes:
             expect_number(name, value)
+        setting = SETTINGS[self.setting]
+        if self.validation and not setting.can_hold_out:
+            raise ValueError(
+                f"Expected a setting with images to hold out, got {self.setting}, which learns "
+                f"all: try them on {setting.tuned_on}."
+            )
         if self.validation and self.method in ANALYSES:
             raise ValueError(
                 f"Expected a trial of a method, got one of {self.method}, which is an analysis of "

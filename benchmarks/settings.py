@@ -37,6 +37,7 @@ class Setting:
         buffer_transform: Augments images from a buffer, where a method asks for it.
         tuned_on: Name of the setting whose hyperparameters apply; None: its own.
         num_tuning_experiences: How many experiences the choice of hyperparameters learns.
+        can_hold_out: Whether there are images besides those that are learned, for trials.
     """
 
     title: str
@@ -50,6 +51,7 @@ class Setting:
     buffer_transform: Callable[[Tensor], Tensor] | None = None
     tuned_on: str | None = None
     num_tuning_experiences: int = 3
+    can_hold_out: bool = True
 
     @property
     def views(self) -> str:
@@ -207,6 +209,7 @@ def _lab(plan: _Plan) -> Setting:
         make_views=LAB_VIEWS,
         buffer_transform=plan.buffer_transform,
         tuned_on=None if plan is _PLANS["cifar100-10"] else "lab-cifar100-10",
+        can_hold_out=plan.lab_validation_images > 0,
     )
 
 
@@ -258,6 +261,11 @@ SETTINGS = {
     ),
     **{name: _paper(plan) for name, plan in _PLANS.items()},
     **{f"lab-{name}": _lab(plan) for name, plan in _PLANS.items()},
+    # Five times as many steps a task, and a buffer that is as small a part of all images as the
+    # paper's.
+    "lab-cifar100-10-all-images": _lab(
+        dataclasses.replace(_PLANS["cifar100-10"], lab_images=500, lab_validation_images=0)
+    ),
     # The views were chosen with DLCPA: this one is for DLCPA with those of the authors' runs.
     "lab-cifar100-10-small-crops": dataclasses.replace(
         _lab(_PLANS["cifar100-10"]),

@@ -5,6 +5,7 @@ import functools
 import pytest
 
 from avalanche_dlcpa.streams import split_digits
+from benchmarks.cells import Cell
 from benchmarks.settings import SETTINGS
 
 NUM_IMAGES = 20
@@ -26,6 +27,15 @@ def make_stream(lab):
     """That of the lab setting, with digits in the place of its data."""
     of_setting = SETTINGS[lab[0]].make_stream
     return functools.partial(of_setting.func, split_digits, 5, NUM_IMAGES, **of_setting.keywords)
+
+
+def test_a_setting_that_learns_all_images_has_none_for_trials():
+    name = "lab-cifar100-10-all-images"
+    assert SETTINGS[name].make_stream.args[-1] == 500
+    match = f"hold out, got {name}, which learns all: try them on lab-cifar100-10"
+    with pytest.raises(ValueError, match=match):
+        Cell("naive", name, changes=(("lr", 0.1),), validation=True)
+    Cell("naive", name)
 
 
 def images_of(stream):
