@@ -70,6 +70,7 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
         expect_criterion(strategy._criterion)
         self.head = find_head(strategy.model, self.head)
         expect_plain(strategy.model, self.head)
+        _expect_untied(strategy.model, self.head)
         if self.average is not None:
             if self.average not in strategy.plugins:
                 raise ValueError(
@@ -173,3 +174,14 @@ class ClassifierAlignmentPlugin(SupervisedPlugin):
         """Drop the optimizer and the copy of the buffers."""
         self.alignment.end()
         self._buffers = None
+
+
+def _expect_untied(model: nn.Module, head: str) -> None:
+    """Refuse a head whose weights are those of a layer below it, too, which would move with it."""
+    own = {id(parameter) for parameter in model.get_submodule(head).parameters()}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) in own and not f"{name}.".startswith(f"{head}." if head else ""):
+            raise ValueError(
+                f"Expected a head of its own weights, got '{head}', which shares one with "
+                f"'{name}': give the head its own."
+            )

@@ -139,7 +139,8 @@ def _features_and_targets(
     extractor: nn.Module, task: _TrainedTask, batch_size: int
 ) -> tuple[Tensor, Tensor]:
     """Features (N, D) of a task's data, and the columns of their labels (N,)."""
-    device, was_training = task.scope.labels.device, extractor.training
+    device = task.scope.labels.device
+    modes = [(module, module.training) for module in extractor.modules()]
     extractor.eval()
     features, targets = [], []
     loader = DataLoader(task.dataset, batch_size=batch_size, collate_fn=task.dataset.collate_fn)
@@ -147,7 +148,8 @@ def _features_and_targets(
         x, labels, *_ = parts = [part.to(device) for part in batch]
         features.append(extractor(x))
         targets.append(task.scope.targets(labels, task_labels_in(parts, task.dataset)))
-    extractor.train(was_training)
+    for module, mode in modes:
+        module.training = mode
     return torch.cat(features), torch.cat(targets)
 
 

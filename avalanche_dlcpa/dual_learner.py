@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from avalanche_dlcpa.batch_norm import batch_norms, batch_statistics
 from avalanche_dlcpa.divergence import all_finite
 from avalanche_dlcpa.experiences import classes_of, task_label_of
-from avalanche_dlcpa.model_copy import copy_of
+from avalanche_dlcpa.model_copy import copy_of, follow_modes_
 from avalanche_dlcpa.model_head import detach_head, expect_plain, find_head
 from avalanche_dlcpa.stable_file import write_stable
 from avalanche_dlcpa.stable_model import (
@@ -123,8 +123,7 @@ class DualLearner(DynamicModule):
 
     def freeze_as_plastic(self) -> None:
         """Keep those layers of the stable learner in evaluation mode that are so in the plastic."""
-        for own, twin in zip(self.plastic.modules(), self.stable.modules(), strict=True):
-            twin.training = own.training
+        follow_modes_(self.stable, self.plastic)
 
     def features(self, x: Tensor) -> Tensor:
         """Features (B, D) of the learner that the mode selects."""

@@ -38,6 +38,12 @@ def copy_of(module: ModuleT, *, watched: bool = False) -> ModuleT:
     return copy.deepcopy(module, values)
 
 
+def follow_modes_(copied: nn.Module, module: nn.Module) -> None:
+    """Have each layer of a copy train or not as that of the module does: some may be frozen."""
+    for twin, own in zip(copied.modules(), module.modules(), strict=True):
+        twin.training = own.training
+
+
 def expect_copyable(
     model: nn.Module, x: Tensor, *, owner: Any, task_labels: Tensor | None = None
 ) -> None:

@@ -147,6 +147,7 @@ class SelfSupervisedLossPlugin(SupervisedPlugin):
         if self._features is None or self._features.model is not strategy.model:
             self._features = _SharedFeatures(strategy.model, self.head)
         self._features.follow_modes_()
+        self.ssl.freeze_as(self._features.module)
         if self.ssl.has_momentum_encoder:
             expect_copyable(self._features.module, views[0], owner=self)
         if self._optimizer is not None:

@@ -42,7 +42,7 @@ from avalanche_dlcpa.divergence import (
 )
 from avalanche_dlcpa.experiences import classes_of, expect_images_of_evaluation, task_labels_in
 from avalanche_dlcpa.given_back import given_back_on_failure
-from avalanche_dlcpa.model_copy import expect_copyable
+from avalanche_dlcpa.model_copy import expect_copyable, follow_modes_
 from avalanche_dlcpa.model_head import find_head, tap_of
 from avalanche_dlcpa.model_watch import watch_next_pass_
 from avalanche_dlcpa.optimizer import (
@@ -91,8 +91,8 @@ class SingleTaskStrategy(SupervisedTemplate):
         model: Any classifier, whose last linear layer becomes the classifiers.
         optimizer: Of the extractor and of the current task's classifier, such as
             ``SGD(model.parameters(), lr=0.01)``. The classifier takes the place of the model's
-            head, in its parameter group or else the first. It starts each experience without state
-            (momentum).
+            head, its weight and bias in the parameter groups of those or else the first. It starts
+            each experience without state (momentum).
         criterion: Cross-entropy. In training it gets logits (B, K) of the classes of the task
             alone, and the columns of the labels among them.
         predict_with: ``"own"`` extractor or ``"mean"`` extractor at evaluation. In the middle of an
@@ -166,7 +166,7 @@ class SingleTaskStrategy(SupervisedTemplate):
             )
         parameters = split_parameters(model, head)
         check_optimizer(optimizer, parameters, None)
-        self._group = _group_of(optimizer, model.get_submodule(find_head(model, head)))
+        self._groups = _groups_of(optimizer, model.get_submodule(find_head(model, head)))
         with given_back_on_failure(model, optimizer):
             network = SingleTaskModel(model, head=head, predict_with=predict_with)
             adopt_parameters_(optimizer, parameters, None)
@@ -244,7 +244,8 @@ class SingleTaskStrategy(SupervisedTemplate):
         """
         expect_all_held(self.optimizer, self.model.extractor)
         remove_parameters_(self.optimizer, self.model.classifiers)
-        self.optimizer.param_groups[self._group]["params"] += self.model.classifier.parameters()
+        for name, parameter in self.model.classifier.named_parameters():
+            self.optimizer.param_groups[self._groups[name]]["params"].append(parameter)
         if reset_optimizer_state:
             start_afresh_(self.optimizer)
 
@@ -289,6 +290,7 @@ class SingleTaskStrategy(SupervisedTemplate):
             return
         data = self.experience.dataset.eval()
         copy_buffers_(self.model.mean, self.model.extractor)
+        follow_modes_(self.model.mean, self.model.extractor)
         recalibrate_batch_norm_(
             self.model.mean, data, batch_size=self.train_mb_size, device=self.device
         )
@@ -331,11 +333,13 @@ class SingleTaskStrategy(SupervisedTemplate):
         return self.__dict__
 
 
-def _group_of(optimizer: Optimizer, head: nn.Module) -> int:
-    """The parameter group that holds the head, 0 where none does."""
-    wanted = {id(parameter) for parameter in head.parameters()}
-    groups = enumerate(optimizer.param_groups)
-    return next((i for i, group in groups if wanted & {id(p) for p in group["params"]}), 0)
+def _groups_of(optimizer: Optimizer, head: nn.Module) -> dict[str, int]:
+    """The parameter groups that hold weight and bias of the head, 0 where none does."""
+    held = {id(p): i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
+    groups = {"weight": 0, "bias": 0}
+    for name, parameter in head.named_parameters():
+        groups[name.rpartition(".")[2]] = held.get(id(parameter), 0)
+    return groups
 
 
 def _targets_within(scope: ClassifierScope, labels: Tensor, task_labels: Tensor | None) -> Tensor:

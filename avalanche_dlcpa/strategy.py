@@ -527,6 +527,8 @@ class DLCPAStrategy(ResumableTemplate):
             evaluate_at_end_(self, draws=False)
         super()._before_training_epoch(**kwargs)
         self.model.freeze_as_plastic()
+        if self.ssl is not None:
+            self.ssl.freeze_as(self.model.plastic)
         self._expect_graph()
         if self._now.watch is not None:
             self._now.watch.begin(self.clock.train_epoch_iterations)

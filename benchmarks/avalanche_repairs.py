@@ -7,9 +7,33 @@ from typing import Any
 
 from avalanche.core import SupervisedPlugin
 from avalanche.training import LearningWithoutForgetting
-from avalanche.training.plugins import SynapticIntelligencePlugin
+from avalanche.training.plugins import GEMPlugin, SynapticIntelligencePlugin
 from avalanche.training.supervised import PackNet
 from torch.optim.lr_scheduler import LRScheduler
+
+from avalanche_dlcpa import NonFiniteLossError
+
+
+def repair_gradient_episodic_memory() -> None:
+    """Let GEM say that it diverged, where gradients are too large for its quadratic program.
+
+    The solver then answers None, with which Avalanche computes on.
+    """
+    plain = GEMPlugin.solve_quadprog
+    if getattr(plain, "is_repaired", False):
+        return
+
+    def solve_quadprog(self: Any, g: Any) -> Any:
+        try:
+            return plain(self, g)
+        except TypeError as error:
+            raise NonFiniteLossError(
+                "Expected gradients for which GEM's quadratic program has a solution, got some of "
+                f"size {float(g.norm()):.2g}: lower the learning rate."
+            ) from error
+
+    solve_quadprog.is_repaired = True  # type: ignore[attr-defined]
+    GEMPlugin.solve_quadprog = solve_quadprog
 
 
 def repair_plugins_of_packnet(strategy: PackNet) -> None:

@@ -27,6 +27,7 @@ from avalanche_dlcpa import DLCPAStrategy, SingleTaskStrategy
 from avalanche_dlcpa.model_head import find_head
 from benchmarks.avalanche_repairs import (
     ScheduleOfEachOptimizer,
+    repair_gradient_episodic_memory,
     repair_learning_without_forgetting,
     repair_plugins_of_packnet,
     repair_synaptic_intelligence,
@@ -158,6 +159,7 @@ def with_gradient_memory(strategy: type[SupervisedTemplate]) -> Build:
     def build(
         network: nn.Module, *, setting: Setting, buffer_size: int = BUFFER_SIZE, **options: Any
     ) -> SupervisedTemplate:
+        repair_gradient_episodic_memory()
         num_tasks = setting.num_experiences
         size = _checked_size("buffer_size", buffer_size, num_tasks, "a sample a task")
         if strategy is AGEM and "sample_size" in options:  # which it shares among the tasks

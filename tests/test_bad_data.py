@@ -40,7 +40,7 @@ from avalanche_dlcpa import (
     SingleTaskStrategy,
 )
 from avalanche_dlcpa.metrics import predicted_classes, scenario_metrics
-from avalanche_dlcpa.self_supervised import SelfSupervisedHead
+from avalanche_dlcpa.self_supervised import HEADS, SelfSupervisedHead
 
 
 def stream_of(*splits, task_labels=None):
@@ -227,7 +227,7 @@ def test_evaluating_tasks_never_trained():
 # Other kinds of models ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ssl", [None, "simclr", "mocov2", "nnclr"])
+@pytest.mark.parametrize("ssl", [None, *HEADS])
 def test_a_model_in_double_precision(ssl):
     head = small_head(ssl)
     strategy = strategy_of(

@@ -121,21 +121,28 @@ def test_an_alignment_leaves_layers_alone_that_a_plugin_freezes():
 
 
 @pytest.mark.parametrize("bn_statistics", ["running", "recalibrated"])
-def test_the_stable_learner_freezes_what_a_plugin_freezes_in_the_plastic_one(bn_statistics):
+@pytest.mark.parametrize("ssl", [None, "simclr", "mocov2", "byol"])
+def test_all_that_follows_the_plastic_learner_freezes_what_a_plugin_freezes_in_it(
+    ssl, bn_statistics
+):
     class Freeze(SupervisedPlugin):
         def before_training_epoch(self, strategy, **kwargs):
             strategy.model.plastic[1].eval()
 
     strategy = strategy_of(
-        network(), ssl=small_head("simclr"), bn_statistics=bn_statistics, plugins=[Freeze()]
+        network(), ssl=small_head(ssl), bn_statistics=bn_statistics, plugins=[Freeze()]
     )
     stream = tensors_stream(size=8, per_class=8)
     for experience in stream.train_stream:
         strategy.train(experience)
         strategy.eval(stream.test_stream[0])
     assert strategy.model.plastic[1].running_mean.unique().tolist() == [-1.0]
-    assert strategy.model.stable[1].running_mean.unique().tolist() == [-1.0]
-    assert not torch.equal(strategy.model.stable[4].running_mean, torch.zeros(4))
+    followers = [strategy.model.stable]
+    if ssl in ("mocov2", "byol"):
+        followers.append(strategy.ssl.momentum_encoder)
+    for follower in followers:
+        assert follower[1].running_mean.unique().tolist() == [-1.0]
+        assert not torch.equal(follower[4].running_mean, torch.zeros(4))
 
 
 def test_heads_that_an_evaluation_adds_to_the_average_do_no_harm():

@@ -6,7 +6,7 @@ import torch
 from avalanche.training.plugins import EvaluationPlugin
 from helpers import Probe
 
-from avalanche_dlcpa import SelfSupervisedLossPlugin, seed_everything
+from avalanche_dlcpa import NonFiniteLossError, SelfSupervisedLossPlugin, seed_everything
 from avalanche_dlcpa.self_supervised import HEADS
 from benchmarks import building
 from benchmarks.building import BUFFER_SIZE
@@ -287,6 +287,12 @@ def test_every_grid_has_all_hyperparameters_of_its_method_and_no_others(setting)
         for grid in grids:
             changes = tuple(sorted((name, choices[0]) for name, choices in grid.items()))
             expect_buildable(Cell(method, setting, 0, changes, validation=True))
+
+
+def test_gem_says_that_it_diverged():
+    changes = (("lr", 30.0), ("memory_strength", 0.5))
+    with pytest.raises(NonFiniteLossError, match=r"of size \d.*: lower the learning rate"):
+        run_cell(Cell("gem", TWIN, 0, changes, validation=True))
 
 
 def test_every_method_of_a_lab_grid_has_the_same_budget_unless_it_was_widened():

@@ -427,6 +427,17 @@ def test_the_alignment_wants_the_averaging_plugin_before_it():
         strategy.train(stream().train_stream[0])
 
 
+def test_a_head_that_shares_its_weight_is_refused():
+    size = stream().train_stream[0].dataset[0][0].numel()
+    layers = [nn.Linear(size, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6)]
+    layers[4].weight = layers[2].weight
+    tied = nn.Sequential(nn.Flatten(), *layers)
+    average = CumulativeParameterAveragingPlugin()
+    for plugins in ([ClassifierAlignmentPlugin()], [average, ClassifierAlignmentPlugin(average)]):
+        with pytest.raises(ValueError, match=r"got '5', which shares one with '3\.weight': give"):
+            naive(copy.deepcopy(tied), plugins).train(stream().train_stream[0])
+
+
 def test_bad_arguments():
     with pytest.raises(ValueError, match=r"`ema_decay`.*below 1, got nan"):
         CumulativeParameterAveragingPlugin(ema_decay=math.nan)

@@ -253,6 +253,9 @@ def test_a_momentum_encoder_that_could_not_move_is_refused(name):
 def test_perceptrons_have_the_layers_that_they_are_asked_for():
     kinds = [type(layer).__name__ for layer in multilayer_perceptron([2, 3, 4], last_norm=True)]
     assert kinds == ["Linear", "BatchNorm1d", "ReLU", "Linear", "BatchNorm1d"]
+    for affine in (False, True):  # SimSiam's and NNCLR's
+        last = multilayer_perceptron([2, 3, 4], last_norm=True, last_affine=affine)[-1]
+        assert last.affine == affine
     plain = multilayer_perceptron([2, 3, 4], bias=False, batch_norm=False)
     assert [type(layer).__name__ for layer in plain] == ["Linear", "ReLU", "Linear"]
     assert plain[0].bias is None

@@ -353,12 +353,16 @@ def test_a_model_with_a_head_for_each_task():
     assert largest_difference(*convs) > 1e-4
 
 
-def test_frozen_statistics_stay():
-    model = SmallCNN(4)
+@pytest.mark.parametrize("ssl", ["simclr", "mocov2", "byol"])
+def test_frozen_statistics_stay(ssl):
+    model, plugin = SmallCNN(4), ssl_plugin(ssl)
     freeze = Probe(before_training_epoch=lambda strategy: strategy.model.norm.eval())
-    strategy = baseline(model, [ssl_plugin(), freeze])
+    strategy = baseline(model, [plugin, freeze])
     strategy.train(stream().train_stream[0])
-    assert torch.equal(model.norm.running_mean, torch.zeros(16))
+    frozen = [model]
+    if ssl != "simclr":
+        frozen.append(plugin.ssl.momentum_encoder)
+    assert all(torch.equal(one.norm.running_mean, torch.zeros(16)) for one in frozen)
 
 
 def test_a_model_that_is_replaced_amid_an_experience():

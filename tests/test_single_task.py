@@ -384,6 +384,30 @@ def test_the_classifier_takes_the_place_of_the_head_in_its_parameter_group():
     assert list(map(id, strategy.optimizer.param_groups[1]["params"])) == current
 
 
+def test_weight_and_bias_of_the_classifier_take_the_groups_of_those_of_the_head():
+    model = SmallCNN()
+    named = dict(model.named_parameters())
+    groups = [
+        {"params": [p for name, p in named.items() if name.endswith("weight")], "lr": 0.5},
+        {"params": [p for name, p in named.items() if name.endswith("bias")], "weight_decay": 0.0},
+    ]
+    strategy = stl(model, optimizer=SGD(groups, lr=0.01))
+    strategy.train(small_stream().train_stream[:2])
+    weights, biases = (group["params"] for group in strategy.optimizer.param_groups)
+    assert weights[-1] is strategy.model.classifier.weight
+    assert biases[-1] is strategy.model.classifier.bias
+    assert (len(weights), len(biases)) == (len(groups[0]["params"]), len(groups[1]["params"]))
+
+
+@pytest.mark.parametrize("finetune_epochs", [0, 2])
+def test_the_mean_keeps_the_statistics_of_layers_that_a_plugin_freezes(finetune_epochs):
+    freeze = Probe(before_training_epoch=lambda strategy: strategy.model.extractor.norm.eval())
+    strategy = stl(predict_with="mean", finetune_epochs=finetune_epochs, plugins=[freeze])
+    for experience in small_stream().train_stream:
+        strategy.train(experience)
+        assert torch.equal(strategy.model.mean.norm.running_mean, torch.zeros(16))
+
+
 def test_one_step_is_the_step_of_plain_torch_on_extractor_and_classifier():
     stream = small_stream(tasks=((0, 1), (2, 5)))
     start = Probe(

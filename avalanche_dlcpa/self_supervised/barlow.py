@@ -53,5 +53,6 @@ class BarlowTwins(SelfSupervisedHead):
         """Return the Barlow Twins loss and the features of both views; see `SelfSupervisedHead`."""
         features1, features2 = plastic(view1), plastic(view2)
         projection1, projection2 = self.projector(features1), self.projector(features2)
-        loss = self.loss(projection1, projection2, self.off_diagonal, self.scale)
+        # solo-learn's loss has a batch norm in float32
+        loss = self.loss(projection1.float(), projection2.float(), self.off_diagonal, self.scale)
         return loss, (features1, features2)

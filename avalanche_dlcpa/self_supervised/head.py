@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from avalanche_dlcpa.model_copy import copy_of
+from avalanche_dlcpa.model_copy import copy_of, follow_modes_
 from avalanche_dlcpa.precision import in_full_precision
 from avalanche_dlcpa.self_supervised import _solo_learn
 
@@ -77,6 +77,11 @@ class SelfSupervisedHead(nn.Module):
         """
         raise NotImplementedError
 
+    def freeze_as(self, plastic: nn.Module) -> None:
+        """Keep the layers of the momentum encoder in evaluation mode that are so in ``plastic``."""
+        if self.momentum_encoder is not None:
+            follow_modes_(self.momentum_encoder, plastic)
+
     def before_training_exp(self) -> None:
         """Start an experience: forget everything that samples left behind (queues)."""
 
@@ -141,7 +146,12 @@ def momentum_update_(target: nn.Module, source: nn.Module, *, momentum: float) -
 
 
 def multilayer_perceptron(
-    sizes: Iterable[int], *, bias: bool = True, batch_norm: bool = True, last_norm: bool = False
+    sizes: Iterable[int],
+    *,
+    bias: bool = True,
+    batch_norm: bool = True,
+    last_norm: bool = False,
+    last_affine: bool = False,
 ) -> nn.Sequential:
     """Linear layers with (batch norm and) ReLU between them.
 
@@ -149,7 +159,8 @@ def multilayer_perceptron(
         sizes: Widths from the input to the output; two or more.
         bias: Whether the linear layers have a bias.
         batch_norm: Whether a batch norm follows each hidden layer.
-        last_norm: Whether a batch norm without scale and shift follows the last layer.
+        last_norm: Whether a batch norm follows the last layer.
+        last_affine: Whether that one has scale and shift.
     """
     sizes = list(sizes)
     layers: list[nn.Module] = []
@@ -160,5 +171,5 @@ def multilayer_perceptron(
         layers.append(nn.ReLU(inplace=True))
     layers.append(nn.Linear(sizes[-2], sizes[-1], bias=bias))
     if last_norm:
-        layers.append(nn.BatchNorm1d(sizes[-1], affine=False))
+        layers.append(nn.BatchNorm1d(sizes[-1], affine=last_affine))
     return nn.Sequential(*layers)

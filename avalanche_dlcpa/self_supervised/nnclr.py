@@ -54,7 +54,8 @@ class NNCLR(QueueHead):
     def build(self, plastic: nn.Module, num_features: int) -> None:
         """Make projector, predictor and the queue (out_features, queue_size)."""
         hidden, out = self.hidden_features, self.out_features
-        self.projector = multilayer_perceptron([num_features, hidden, hidden, out], last_norm=True)
+        sizes = [num_features, hidden, hidden, out]
+        self.projector = multilayer_perceptron(sizes, last_norm=True, last_affine=True)
         self.predictor = multilayer_perceptron([out, self.predictor_features, out])
         self.make_queue(out, self.queue_size)
 
