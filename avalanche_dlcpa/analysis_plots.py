@@ -26,7 +26,9 @@ _SMALLEST_SHARE = 1e-3  # of the largest loss; what is below shares the darkest 
 def plot_linear_probe(
     accuracies: ArrayLike, row_labels: Sequence[str], *, ax: Axes | None = None
 ) -> Axes:
-    """Draw linear-probe accuracies as a heat map in percent, from 0 to 100, with their values.
+    """Draw linear-probe accuracies as a heat map in percent, with their values.
+
+    The colours reach from the least value to the largest: differences matter.
 
     Args:
         accuracies: Accuracy of each feature extractor on each task, shape (rows, T), fractions;

@@ -122,11 +122,14 @@ def _plain_loader(loader: Any) -> Any:
     dataset = loader.dataset if type(loader) is DataLoader else None
     if not isinstance(dataset, AvalancheDataset):
         raise NotRecognizedError(f"a {type(loader).__name__}, or several tasks")
+    if type(dataset).__getitem__ is not AvalancheDataset.__getitem__:
+        raise NotRecognizedError(f"a dataset of class {type(dataset).__name__}")
     if loader.collate_fn is not default_collate:
         raise NotRecognizedError("an own `collate_fn`")
     sampler = loader.sampler
     is_usual = type(sampler) in (RandomSampler, SequentialSampler)
     is_usual = is_usual and type(loader.batch_sampler) is BatchSampler and loader.generator is None
+    is_usual = is_usual and loader.batch_sampler.sampler is sampler
     if not is_usual or len(sampler) != len(dataset) or _replaces(sampler):
         raise NotRecognizedError("an own sampler or generator")
     return loader

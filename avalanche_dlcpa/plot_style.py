@@ -24,7 +24,7 @@ def new_axes(*, width: float, height: float) -> Axes:
 
 def print_values(ax: Axes, percent: np.ndarray, *, image: AxesImage) -> None:
     """Write each value into its cell, as large as the cell allows."""
-    num_tasks = len(percent)
+    num_tasks = max(percent.shape)
     pattern = "{:.1f}" if num_tasks <= 10 else "{:.0f}"
     size = font_size(ax, num_tasks=num_tasks, num_characters=len(pattern.format(100)))
     for (i, j), value in np.ndenumerate(percent):

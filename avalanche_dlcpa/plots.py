@@ -107,7 +107,7 @@ def plot_accuracy_over_experiences(
     percents = {name: 100 * check_curve(name, curve) for name, curve in curves.items()}
     widths = check_deviations(deviations or {}, percents)
     if ax is None:
-        ax = new_axes(width=6.8, height=3.6)
+        ax = new_axes(width=6.8, height=max(3.6, 0.6 + 0.2 * len(curves)))
     for i, (name, percent) in enumerate(percents.items()):
         learned = np.arange(1, len(percent) + 1)
         (line,) = ax.plot(learned, percent, label=name, **(looks or {}).get(name, line_look(i)))

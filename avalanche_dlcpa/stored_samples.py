@@ -99,6 +99,8 @@ def _reader(node: Any, group: str) -> tuple[Reader, tuple[Operation, ...]]:
     """How to read a sample with an image as it lies in storage, and what is to be done to it."""
     if not isinstance(node, FlatData):
         return _storage_reader(node)
+    if not type(node).__module__.startswith("avalanche."):
+        raise NotRecognizedError(f"a dataset of class {type(node).__name__}")
     parts = [_reader(part, group) for part in node._datasets]
     if len({operations for _, operations in parts}) != 1:
         raise NotRecognizedError("datasets of different transforms in one")
@@ -143,6 +145,9 @@ def _without_transforms(dataset: Any) -> tuple[Any, tuple[Operation, ...]]:
     if home not in ("torchvision", "avalanche") or not hasattr(dataset, "transform"):
         raise NotRecognizedError(f"a dataset of class {type(dataset).__name__}")
     transform, pair = dataset.transform, getattr(dataset, "transforms", None)
+    load = getattr(dataset, "loader", None)
+    if load is not None and not str(load.__module__).startswith(("torchvision.", "avalanche.")):
+        raise NotRecognizedError("an own loader of images")
     if getattr(dataset, "target_transform", None) is not None:
         raise NotRecognizedError("an own `target_transform`")
     is_plain = isinstance(pair, StandardTransform) and pair.transform is transform

@@ -5,6 +5,7 @@ image has its own random numbers, where theirs shared one draw in a batch. Shape
 nothing waits for the device, so that a training step and its views fit into one CUDA graph.
 """
 
+import contextlib
 import copy
 import math
 import warnings
@@ -72,9 +73,10 @@ class PaperViews:
 
         Args:
             dataset: Dataset of the experience, for `find_normalization`.
-            take_sample: Gives a mini-batch (B, C, H, W) of it; called only if no normalisation is
-                given or found. If that sample leaves [0, 1], its range in each channel stands in
-                for good, with a warning. Only these numbers are kept.
+            take_sample: Gives a mini-batch (B, C, H, W) of it; not called if a normalisation is
+                given. Where one is found, it tells whether that was of pixels from 0 to 255. Where
+                none is, and that sample leaves [0, 1], its range in each channel stands in for
+                good, with a warning. Only these numbers are kept.
 
         Raises:
             ValueError: If the dataset has different normalisations or the sample is no image batch.
@@ -84,6 +86,8 @@ class PaperViews:
         found = find_normalization(dataset)
         if found is not None:
             (self.mean, self.std), self._is_guessed = found, False
+            if take_sample is not None:
+                self._scale_to(take_sample)
         elif not self._is_guessed:
             self.mean, self.std = (0.0,), (1.0,)
             if take_sample is not None:
@@ -97,6 +101,16 @@ class PaperViews:
         """Go on with the constants that `state_dict` told."""
         self.mean, self.std = tuple(state["mean"]), tuple(state["std"])
         self._is_guessed = state["is_guessed"]
+
+    def _scale_to(self, take_sample: Callable[[], Tensor]) -> None:
+        """Let constants of pixels from 0 to 255 lead to pixels from 0 to 1."""
+        with contextlib.suppress(ValueError):  # without a sample they stand as they are
+            sample = take_sample()
+            mean, std = (per_channel(values, like=sample) for values in (self.mean, self.std))
+            low, high = (float(end) for end in torch.aminmax(sample * std + mean))
+            if low >= -1 and 2 < high <= 256:
+                self.mean = tuple(value / 255 for value in self.mean)
+                self.std = tuple(value / 255 for value in self.std)
 
     def _guess_from(self, sample: Tensor) -> None:
         _check_images(sample)

@@ -33,7 +33,7 @@ from helpers import (
 )
 from PIL import Image
 from scipy.stats import chisquare
-from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, TensorDataset, WeightedRandomSampler
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder, VisionDataset
 
@@ -300,6 +300,18 @@ def folder_of(**transforms):
     return DataLoader(avalanche(Pictures(**transforms), v1.ToTensor()), **OPTIONS)
 
 
+class NoisyInAvalanche(AvalancheDataset):
+    def __getitem__(self, index):
+        x, *rest = super().__getitem__(index)
+        return x + torch.rand(()), *rest
+
+
+def loaded_by_an_own_function():
+    data = Pictures()
+    data.loader = lambda path: path
+    return DataLoader(avalanche(data, v1.ToTensor()), **OPTIONS)
+
+
 NOT_CACHED = {
     "another loader": lambda: [[torch.rand(2, 3), torch.zeros(2)]],
     "several tasks": of_two_tasks,
@@ -312,6 +324,12 @@ NOT_CACHED = {
     "torch's dataset": lambda: DataLoader(tensors(), **OPTIONS),
     "own dataset": lambda: DataLoader(avalanche(Noisy(*tensors().tensors)), **OPTIONS),
     "own images": lambda: task_balanced(cifar_style_stream().train_stream[0].dataset),
+    "own Avalanche dataset": lambda: DataLoader(NoisyInAvalanche([tensors()]), **OPTIONS),
+    "own loader of images": loaded_by_an_own_function,
+    "batch sampler": lambda: DataLoader(
+        avalanche(tensors()),
+        batch_sampler=BatchSampler(WeightedRandomSampler([1.0] * 8, 8), 4, drop_last=False),
+    ),
     "own transform": lambda: DataLoader(avalanche(tensors(), lambda x: x + 1), **OPTIONS),
     "label transform": lambda: DataLoader(avalanche(tensors(), None, lambda y: 1 - y), **OPTIONS),
     "label transform of torchvision": lambda: folder_of(target_transform=lambda y: 1 - y),

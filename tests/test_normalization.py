@@ -229,12 +229,36 @@ def test_fit_does_nothing_to_given_constants():
     assert (make.mean, make.std) == ((0.0,), (2.0,))
 
 
-def test_no_sample_is_taken_where_the_constants_are_known():
+def test_no_sample_is_taken_where_the_constants_are_given():
     def take():
         raise AssertionError("took a sample")
 
     PaperViews(mean=[0.5], std=[0.25]).fit(Unreadable(), take)
-    PaperViews().fit(Unreadable(transform=A), take)
+
+
+def test_constants_that_were_found_stand_where_there_is_no_sample():
+    def take():
+        raise ValueError("images of different sizes")
+
+    views = PaperViews()
+    views.fit(Unreadable(transform=A), take)
+    assert (views.mean, views.std) == (tuple(A.mean), tuple(A.std))
+
+
+@pytest.mark.parametrize("scale", [1, 255])
+def test_a_normalisation_of_pixels_up_to_255_leads_to_pixels_up_to_1(scale):
+    mean, std = [0.5 * scale, 0.4 * scale, 0.45 * scale], [0.25 * scale, 0.2 * scale, 0.3 * scale]
+    normalise, pixels = Normalize(mean, std), torch.rand(8, 3, 8, 8)
+    sample, views = normalise(scale * pixels), PaperViews()
+    views.fit(Unreadable(transform=normalise), lambda: sample)
+    assert views.mean == pytest.approx((0.5, 0.4, 0.45))
+    assert views.std == pytest.approx((0.25, 0.2, 0.3))
+    true = PaperViews(mean=views.mean, std=views.std)
+    drawn = []
+    for each in (views, true):
+        torch.manual_seed(0)
+        drawn.append(each(sample))
+    torch.testing.assert_close(*drawn)
 
 
 @pytest.mark.parametrize("sample", [None, torch.tensor([-1e-4, 1 + 1e-4]).repeat(2, 3, 8, 4)])
@@ -256,12 +280,12 @@ def test_fit_warns_once_of_another_range_and_keeps_it():
     with pytest.warns(UserWarning, match=message) as caught:
         make.fit(Unreadable(), lambda: sample)
     assert caught[0].filename == __file__
-    assert (make.mean, make.std) == ((-1.5, 0.0, 3.0), (2.0, 4.0, 1.0))
+    assert (make.mean, make.std) == ((0.75, 0.0, -3.0), (0.5, 0.25, 1.0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         make.fit(Unreadable(), lambda: torch.full_like(sample, 200.0))
         make.fit(Unreadable())
-    assert (make.mean, make.std) == ((-1.5, 0.0, 3.0), (2.0, 4.0, 1.0))
+    assert (make.mean, make.std) == ((0.75, 0.0, -3.0), (0.5, 0.25, 1.0))
     make.fit(Unreadable(transform=A))
     assert (make.mean, make.std) == CONSTANTS_A
 
