@@ -38,7 +38,7 @@ class CheckpointFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # wherever the script goes later
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"Expected a folder for checkpoints, got the file '{self.path}'.")
         self._refused: set[Path] = set()

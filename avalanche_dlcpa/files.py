@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +29,8 @@ def put_in_place(draft: Path, path: Path) -> None:
     if os.name == "posix":  # elsewhere folders cannot be synced
         descriptor = os.open(path.parent, os.O_RDONLY)
         try:
-            os.fsync(descriptor)
+            with contextlib.suppress(OSError):  # nor do all file systems: the file is in its place
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from avalanche.training.templates.base_sgd import PeriodicEval
@@ -43,7 +44,8 @@ def learned_state(strategy: DLCPAStrategy) -> dict[str, Any]:
         "options": {name: getattr(strategy, name) for name in _OPTIONS},
         "layers": {name: layer_states(module) for name, module in _modules(strategy).items()},
         "attributes": {
-            name: _attributes_of(owner, name) for name, owner in _users_parts(strategy).items()
+            name: _attributes_of(owner, name, own_tensors(strategy))
+            for name, owner in _users_parts(strategy).items()
         },
         "has_warned_of_one": strategy._at_least_two.warned,
         "gaussian": [plugin.state_dict() for plugin in _gaussian_plugins(strategy)],
@@ -90,6 +92,17 @@ def load_learned_state_(strategy: DLCPAStrategy, state: dict[str, Any]) -> None:
     if now is not None:
         now.last_good.keep()
         strategy._begin_graph()  # an older one reads where the average and the optimizer were
+
+
+def own_tensors(strategy: DLCPAStrategy) -> frozenset[int]:
+    """Identities of all parameters and buffers that are trained or computed with.
+
+    Whoever holds one of them, such as a plugin that clips gradients, holds that of a fresh run
+    after a resume, and no copy.
+    """
+    modules: list[nn.Module] = [strategy.model, *_modules(strategy).values()]
+    tensors = itertools.chain.from_iterable((*m.parameters(), *m.buffers()) for m in modules)
+    return frozenset(map(id, tensors))
 
 
 def fingerprint_of(strategy: DLCPAStrategy) -> dict[str, Any]:
@@ -172,13 +185,13 @@ def _modules(strategy: DLCPAStrategy) -> dict[str, nn.Module]:
     return {name: part for name, part in parts.items() if isinstance(part, nn.Module)}
 
 
-def _attributes_of(owner: Any, path: str) -> dict[str, Any]:
+def _attributes_of(owner: Any, path: str, parts: frozenset[int]) -> dict[str, Any]:
     """Those beside ``state_dict`` that a checkpoint can hold, such as a counter or a tensor."""
     found = {}
     for name, value in getattr(owner, "__dict__", {}).items():
         if is_kept(name):
             with contextlib.suppress(NoPlainStateError):
-                found[name] = capture(value, f"{path}.{name}")
+                found[name] = capture(value, f"{path}.{name}", parts=parts)
     return found
 
 

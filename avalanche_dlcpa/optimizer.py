@@ -112,6 +112,8 @@ def adopt_parameters_(
     for group in optimizer.param_groups:
         group["params"] = [p for p in group["params"] if id(p) in trained]
         group.pop("param_names", None)  # of an optimizer of named parameters, some of which left
+    for parameter in [p for p in optimizer.state if id(p) not in trained]:
+        del optimizer.state[parameter]  # of one that has left, which no checkpoint could name
     held = _held(optimizer)
     add_parameters_(optimizer, [p for p in heads if id(p) not in held])
 

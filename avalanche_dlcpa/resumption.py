@@ -21,6 +21,7 @@ from avalanche.training.templates import SupervisedTemplate
 
 from avalanche_dlcpa.checkpoint import CheckpointFolder, State
 from avalanche_dlcpa.files import first_line
+from avalanche_dlcpa.learned_state import own_tensors
 from avalanche_dlcpa.optimizer import OtherGroupsError
 from avalanche_dlcpa.random_states import (
     digest_of_states,
@@ -352,7 +353,7 @@ class ResumableTemplate(SupervisedTemplate):
 
     def _captured_plugins(self) -> list[tuple[str, Any]]:
         names = [type(plugin).__name__ for plugin in self.plugins]
-        parts = [id(part) for part in (self, self.model, self.optimizer)]
+        parts = {id(self), id(self.model), id(self.optimizer), *own_tensors(self)}
         pairs = zip(names, self.plugins, strict=True)
         try:
             return [(name, capture(plugin, name, parts=parts)) for name, plugin in pairs]

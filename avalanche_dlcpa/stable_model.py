@@ -68,12 +68,14 @@ def describe(
     answering, trained = _answering(dual), dual.classifiers
     keys = [answering.keys[column] for column in _order(answering)]
     number_of = dict(zip(trained.keys, trained.numbers, strict=True))
+    # a Gaussian classifier knows nothing of an experience that was broken off
+    numbers = sorted({number_of[key] for key in keys})
     shape = None if image_shape is None else tuple(int(size) for size in image_shape)
     return StableInfo(
         labels=tuple(label for _, label in keys),
         names=_names(keys, class_names),
         task_labels=tuple(task for task, _ in keys),
-        classifiers=tuple(number_of[key] for key in keys),
+        classifiers=tuple(numbers.index(number_of[key]) for key in keys),
         kind="linear" if answering is trained else "gaussian",
         num_averaged=int(dual.num_averaged),
         architecture=type(model_of(dual.stable)).__name__,

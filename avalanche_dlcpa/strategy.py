@@ -526,9 +526,10 @@ class DLCPAStrategy(ResumableTemplate):
         if self.model.bn_statistics == "recalibrated":
             evaluate_at_end_(self, draws=False)
         super()._before_training_epoch(**kwargs)
-        self.model.freeze_as_plastic()
-        if self.ssl is not None:
-            self.ssl.freeze_as(self.model.plastic)
+        if self.clock.train_epoch_iterations == 0:  # else a checkpoint has told what is frozen
+            self.model.freeze_as_plastic()
+            if self.ssl is not None:
+                self.ssl.freeze_as(self.model.plastic)
         self._expect_graph()
         if self._now.watch is not None:
             self._now.watch.begin(self.clock.train_epoch_iterations)

@@ -1,6 +1,10 @@
 """A run that is broken off anywhere and started again ends with the very same bits."""
 
+import errno
+import os
 import random
+import stat
+import warnings
 
 import numpy as np
 import pytest
@@ -23,7 +27,7 @@ from resuming import (
     check_resuming,
 )
 from torch import nn
-from torch.optim import Adam
+from torch.optim import Adagrad, Adam
 from torch.optim.lr_scheduler import MultiStepLR
 
 
@@ -156,6 +160,55 @@ def test_twice_broken_off_and_only_at_the_ends_of_epochs(tmp_path):
     again = Run()
     assert again.strategy.resume(tmp_path, every_minutes=None) == 1
     again.go().assert_same_as(whole)
+
+
+@pytest.mark.parametrize("kind", [Adagrad, Adam])
+def test_optimizers_that_have_a_state_before_the_strategy(tmp_path, kind):
+    def run():
+        seed_everything(5)
+        model = SmallCNN()
+        optimizer = kind(model.parameters(), lr=1e-3)
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        optimizer.zero_grad()
+        return Run(model=model, optimizer=optimizer)
+
+    whole = run().go()
+    first = run()
+    first.strategy.resume(tmp_path, **EVERY)
+    assert first.break_off_after(4)
+    again = run()
+    again.strategy.resume(tmp_path, **EVERY)
+    again.go().assert_same_as(whole)
+
+
+def test_a_relative_folder_stays_where_it_is(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    run = Run()
+    run.strategy.resume("runs", **EVERY)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert run.break_off_after(4)
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert list((tmp_path / "runs").glob("*.pt"))
+
+
+def test_folders_that_cannot_be_synced_hold_the_last_checkpoints_alone(tmp_path, monkeypatch):
+    sync = os.fsync
+
+    def of_files_alone(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", of_files_alone)
+    run = Run()
+    run.strategy.resume(tmp_path, **EVERY)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="No checkpoint")
+        assert run.break_off_after(9)
+    assert 1 <= len(list(tmp_path.glob("*.pt"))) <= 3
 
 
 @pytest.mark.gpu

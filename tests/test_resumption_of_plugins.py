@@ -366,6 +366,82 @@ def test_a_plugin_may_hold_the_strategy_and_its_parts(tmp_path):
     check_resuming(tmp_path, (2, 12), plugins=lambda: [Holder(found)])
 
 
+class Clipping(SupervisedPlugin):
+    """A user's plugin that clips gradients of parameters that it holds, and keeps their norms."""
+
+    def __init__(self, parameters=None):
+        super().__init__()
+        self.parameters = None if parameters is None else list(parameters)
+        self.norms = []
+
+    def before_update(self, strategy, **kwargs):
+        if self.parameters is None:
+            self.parameters = list(strategy.model.plastic.conv.parameters())
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, 0.1)
+        self.norms.append(float(norm))
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+@pytest.mark.parametrize("moment", [2, 4, 11])
+def test_a_plugin_may_hold_parameters_of_the_model(tmp_path, is_given, moment):
+    def run():
+        seed_everything(0)
+        model = SmallCNN()
+        plugin = Clipping(model.conv.parameters() if is_given else None)
+        return Run(model=model, plugins=[plugin]), plugin
+
+    whole, clipped = run()
+    whole.go()
+    first, _ = run()
+    first.strategy.resume(tmp_path, **EVERY)
+    assert first.break_off_after(moment)
+    again, plugin = run()
+    again.strategy.resume(tmp_path, **EVERY)
+    again.go().assert_same_as(whole)
+    assert plugin.norms == clipped.norms
+    assert min(plugin.norms) > 0
+    assert plugin.parameters[0] is again.strategy.model.plastic.conv.weight
+
+
+class HoldingHead(SelfSupervisedHead):
+    """One that keeps its own parameters, and those of the plastic learner, in lists."""
+
+    def build(self, plastic, num_features):
+        self.layer = torch.nn.Linear(num_features, num_features)
+        self.slow = torch.nn.Linear(num_features, num_features).requires_grad_(False)
+        self.pairs = [(slow, fast) for slow, fast in zip(
+            self.slow.parameters(), self.layer.parameters(), strict=True
+        )]  # fmt: skip
+
+    def forward(self, plastic, view1, view2):
+        features = plastic(view1)
+        loss = (self.layer(features) - self.slow(plastic(view2))).square().mean()
+        return loss, (features,)
+
+    def after_update(self, plastic):
+        for slow, fast in self.pairs:
+            slow.data.lerp_(fast.data, 0.1)
+
+
+def test_a_head_may_hold_its_parameters_in_lists(tmp_path):
+    options = {"ssl": HoldingHead, "views": lambda x: (x, x.flip(-1))}
+    check_resuming(tmp_path, (2, 4, 12), **options)
+
+
+def test_layers_that_are_frozen_amid_an_epoch(tmp_path):
+    class Freeze(SupervisedPlugin):
+        def __init__(self):
+            super().__init__()
+            self.count = 0
+
+        def before_training_iteration(self, strategy, **kwargs):
+            self.count += 1
+            if self.count == 2:
+                strategy.model.plastic.norm.eval()
+
+    check_resuming(tmp_path, range(1, 8), plugins=lambda: [Freeze()])
+
+
 def test_a_model_that_a_plugin_makes_on_the_way_is_not_lost_without_a_word(tmp_path):
     run = Run(plugins=lambda: [Holder(lambda strategy: copy.deepcopy(strategy.model))])
     run.strategy.resume(tmp_path, **EVERY)

@@ -165,6 +165,27 @@ def test_statistics_of_the_batch_are_refused_with_the_way_out(path):
     torch.testing.assert_close(network(images)[:1], network(images[:1]))  # whatever is beside it
 
 
+def test_after_an_experience_that_was_broken_off_a_gaussian_classifier_can_be_exported(path):
+    class BreaksOff(SupervisedPlugin):
+        def before_training_iteration(self, strategy, **kwargs):
+            if strategy.experience.current_experience == 1:
+                raise RuntimeError("broken off")
+
+    stream = tensors_stream(size=8, per_class=8)
+    strategy = strategy_of(SmallCNN(), classifier="gaussian", plugins=[BreaksOff()])
+    strategy.train(stream.train_stream[0])
+    with pytest.raises(RuntimeError, match="broken off"):
+        strategy.train(stream.train_stream[1])
+    strategy.train(stream.train_stream[2])
+    strategy.model.export(path)
+    network, info = load_stable(path, SmallCNN())
+    assert info.labels == (0, 1, 4, 5)
+    assert info.classifiers == (0, 0, 1, 1)
+    images, _ = batch_of(stream.test_stream[0])
+    expected = strategy.model.eval()(images)[:, [0, 1, 4, 5]]
+    torch.testing.assert_close(network.eval()(images), expected)
+
+
 def test_a_gaussian_classifier_goes_with_it_where_it_answers(path):
     stream = tensors_stream([(3, 0), (5, 1)], per_class=8)
     strategy, _ = learned(stream=stream, classifier="gaussian")
