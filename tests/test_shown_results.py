@@ -509,16 +509,48 @@ def test_what_the_readme_says_of_task_il_with_more_tasks():
     text = " ".join((ROOT / "README.md").read_text().split())
     results = load_results(RESULTS)[0]
     kept = []
-    for name in ("dlcpa-mocov2", "lwf"):
+    stronger = {"strength": 10}
+    for name, changes in (("dlcpa-mocov2", {}), ("lwf", {}), ("lwf", stronger)):
         for num_tasks in (5, 10, 20):
             setting = f"lab-cifar100-{num_tasks}"
             runs = [r for r in results if (r["setting"], r["method"]) == (setting, name)]
-            runs = [r for r in runs if not r["changes"]]
+            runs = [r for r in runs if r["changes"] == changes]
             kept.append(f"{100 * np.mean([r['task_il']['ACC'] for r in runs]):.0f}")
     assert (
-        "DLCPA has {}, {} and {} % with 5, 10 and 20 tasks, LwF {}, {} and {} %".format(*kept)
+        "DLCPA has {}, {} and {} % with 5, 10 and 20 tasks, LwF {}, {} and {} % with the strength "
+        "that three tasks chose, and {}, {} and {} % with one of 10".format(*kept)
     ) in text
-    assert f"[of 20 tasks](#5-10-and-20-tasks) it keeps {kept[2]} %, LwF {kept[5]} %" in text
+    assert (
+        f"of 5 it keeps {kept[0]} %, [of 20](#5-10-and-20-tasks) {kept[2]} %, LwF {kept[3]} and "
+        f"{kept[5]} %, with a higher strength {kept[6]} and {kept[8]} %."
+    ) in text
+
+
+def test_what_the_readme_says_of_task_il_of_all_methods():
+    readme = (ROOT / "README.md").read_text()
+    text = " ".join(readme.split())
+    results = shown_in(readme, "table2")
+    means = means_of(r for r in results if r["setting"] == "lab-cifar100-20")
+    task_il = {name: pair[1] for name, pair in means.items()}
+    of_dlcpa = [task_il.pop(f"dlcpa-{name}") for name in ("byol", "simclr", "mocov2")]
+    assert set(task_il) == set(EXPERIMENTS["table2"].methods) - {
+        f"dlcpa-{name}" for name in ("byol", "simclr", "mocov2")
+    }
+    assert "the three losses of DLCPA are level, at 65 %" in text
+    assert {round(value) for value in of_dlcpa} == {65}
+    ours = np.mean(of_dlcpa)
+    assert "PackNet is four points ahead of them, as with 10 tasks of MoCoV2 six" in text
+    assert round(task_il.pop("packnet") - ours) == 4
+    assert f"STL has {task_il.pop('stl'):.0f} %." in text
+    assert "is two points ahead of DLCPA, DER and Replay are level with it, and all others" in text
+    assert round(task_il.pop("der++") - ours) == 2
+    assert max(abs(task_il.pop(name) - ours) for name in ("der", "replay")) < 1
+    assert ours - max(task_il.values()) > 10
+    of_ten = means_of(r for r in results if r["setting"] == "lab-cifar100-10")
+    assert round(of_ten["packnet"][1] - of_ten["dlcpa-mocov2"][1]) == 6
+    for name in ("byol", "simclr"):
+        ahead = of_ten[f"dlcpa-{name}"][1] - of_ten["dlcpa-mocov2"][1]
+        assert ahead == pytest.approx(4, abs=0.6)
 
 
 def test_what_the_readme_says_of_the_time_of_its_first_command():
