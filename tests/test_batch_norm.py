@@ -31,6 +31,16 @@ def network(norm=nn.BatchNorm2d):
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 6)).train()
 
 
+def naive(model, *plugins):
+    return Naive(
+        model=model,
+        optimizer=SGD(model.parameters(), lr=0.05),
+        train_mb_size=8,
+        plugins=list(plugins),
+        evaluator=None,
+    )
+
+
 def dataset():
     return tensors_stream(size=8, per_class=8).train_stream[0].dataset.eval()
 
@@ -86,13 +96,7 @@ def test_the_mean_of_one_experience_is_the_model_whose_layers_a_plugin_freezes()
             strategy.model[1].eval()
 
     average, model = CumulativeParameterAveragingPlugin(), network()
-    strategy = Naive(
-        model=model,
-        optimizer=SGD(model.parameters(), lr=0.05),
-        train_mb_size=8,
-        plugins=[Freeze(), average],
-        evaluator=None,
-    )
+    strategy = naive(model, Freeze(), average)
     strategy.train(tensors_stream(size=8, per_class=8).train_stream[0])
     assert average.averaged_model[1].running_mean.unique().tolist() == [-1.0]
     assert not torch.equal(average.averaged_model[4].running_mean, torch.zeros(4))
@@ -104,13 +108,7 @@ def test_an_alignment_leaves_layers_alone_that_a_plugin_freezes():
             strategy.model[1].eval()
 
     average, model = CumulativeParameterAveragingPlugin(), network()
-    strategy = Naive(
-        model=model,
-        optimizer=SGD(model.parameters(), lr=0.05),
-        train_mb_size=8,
-        plugins=[Freeze(), average, ClassifierAlignmentPlugin(average)],
-        evaluator=None,
-    )
+    strategy = naive(model, Freeze(), average, ClassifierAlignmentPlugin(average))
     stream = tensors_stream(size=8, per_class=8)
     for experience in stream.train_stream:
         strategy.train(experience)
@@ -149,13 +147,7 @@ def test_heads_that_an_evaluation_adds_to_the_average_do_no_harm():
     stream = nc_stream(task_labels=True, per_class=8)
     model = as_multitask(SmallCNN(2), "fc")
     average = CumulativeParameterAveragingPlugin()
-    strategy = Naive(
-        model=model,
-        optimizer=SGD(model.parameters(), lr=0.05),
-        train_mb_size=8,
-        plugins=[average],
-        evaluator=None,
-    )
+    strategy = naive(model, average)
     for experience in stream.train_stream:
         strategy.train(experience)
         strategy.eval(stream.test_stream)  # of tasks, too, that have no head yet
