@@ -106,7 +106,9 @@ class PaperViews:
         """Let constants of pixels from 0 to 255 lead to pixels from 0 to 1."""
         with contextlib.suppress(ValueError):  # without a sample they stand as they are
             sample = take_sample()
-            mean, std = (per_channel(values, like=sample) for values in (self.mean, self.std))
+            _check_images(sample)  # the first mini-batch will tell what does not suit
+            mean = _checked_channels(self.mean, like=sample, name="mean")
+            std = _checked_channels(self.std, like=sample, name="std")
             low, high = (float(end) for end in torch.aminmax(sample * std + mean))
             if low >= -1 and 2 < high <= 256:
                 self.mean = tuple(value / 255 for value in self.mean)

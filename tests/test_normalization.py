@@ -245,6 +245,13 @@ def test_constants_that_were_found_stand_where_there_is_no_sample():
     assert (views.mean, views.std) == (tuple(A.mean), tuple(A.std))
 
 
+def test_constants_of_another_number_of_channels_are_left_to_the_first_mini_batch():
+    views, sample = PaperViews(), torch.rand(4, 1, 8, 8)
+    views.fit(Unreadable(transform=Normalize([0.1, 0.2], [0.3, 0.4])), lambda: sample)
+    with pytest.raises(ValueError, match="got 2 for 1; pass `views=PaperViews"):
+        views(sample)
+
+
 @pytest.mark.parametrize("scale", [1, 255])
 def test_a_normalisation_of_pixels_up_to_255_leads_to_pixels_up_to_1(scale):
     mean, std = [0.5 * scale, 0.4 * scale, 0.45 * scale], [0.25 * scale, 0.2 * scale, 0.3 * scale]
