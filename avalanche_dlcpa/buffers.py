@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from avalanche.models import IncrementalClassifier
@@ -29,6 +30,31 @@ def copy_buffers_(target: nn.Module, source: nn.Module) -> None:
 
 def _differ(head: nn.Module, other: nn.Module) -> bool:
     return [b.shape for b in head.buffers()] != [b.shape for b in other.buffers()]
+
+
+@torch.no_grad()
+def fit_buffers_(
+    module: nn.Module, state: Mapping[str, Any], device: torch.device, *, within: str = ""
+) -> None:
+    """Make room for buffers of a ``state_dict`` that have grown or appeared in training, in place.
+
+    Args:
+        module: One as it was before training.
+        state: Of it, after.
+        device: Where those buffers lie.
+        within: How the names of those buffers begin.
+    """
+    parts = dict(module.named_modules())
+    for key, saved in state.items():
+        path, _, name = key.rpartition(".")
+        part = parts.get(path)
+        if part is None or not isinstance(saved, Tensor) or not key.startswith(within):
+            continue
+        if not hasattr(part, name):
+            part.register_buffer(name, None)
+        own = part._buffers.get(name, saved)  # a parameter stays as it is
+        if own is None or own.shape != saved.shape:
+            part._buffers[name] = torch.empty_like(saved, device=device)
 
 
 class BuffersGuard:

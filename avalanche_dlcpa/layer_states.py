@@ -37,7 +37,7 @@ def set_layer_states_(module: nn.Module, states: dict[str, Any]) -> None:
         for attribute, saved in states["attributes"][name].items():
             # One that is the same stays the same object, which a hook may hold, too.
             if is_kept(attribute) and (attribute not in own or own[attribute] != saved):
-                setattr(layer, attribute, restore(getattr(layer, attribute, None), saved))
+                setattr(layer, attribute, restore(vars(layer).get(attribute), saved))
     frozen = set(states["frozen"])
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(name not in frozen)

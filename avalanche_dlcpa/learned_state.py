@@ -11,6 +11,7 @@ from avalanche.training.templates.base_sgd import PeriodicEval
 from torch import Tensor, nn
 
 from avalanche_dlcpa.arguments import plain_options
+from avalanche_dlcpa.buffers import fit_buffers_
 from avalanche_dlcpa.gaussian_plugin import GaussianClassifierPlugin
 from avalanche_dlcpa.layer_states import is_kept, layer_states, set_layer_states_
 from avalanche_dlcpa.model_head import HeadStart
@@ -56,11 +57,14 @@ def load_learned_state_(strategy: DLCPAStrategy, state: dict[str, Any]) -> None:
     """Make a strategy go on from what `learned_state` told; see `DLCPAStrategy.load_state_dict`."""
     now = strategy._now
     strategy.model.to(strategy.device)  # where the average goes on, and Avalanche's loop puts it
+    for learner in ("plastic", "stable"):
+        fit_buffers_(strategy.model, state["model"], strategy.device, within=f"{learner}.")
     strategy.model.load_state_dict(state["model"])
     strategy.model.classifiers.widen(state["num_outputs"])
     strategy.model.classifiers.start = HeadStart(**state["head_start"])
     if strategy.ssl is not None:
         strategy.ssl.to(strategy.device)
+        fit_buffers_(strategy.ssl, state["ssl"], strategy.device)
         strategy.ssl.load_state_dict(state["ssl"])
     strategy._average.load_state_dict(state["average"])
     strategy.model.is_learning = state["average"]["begun"]
@@ -83,7 +87,7 @@ def load_learned_state_(strategy: DLCPAStrategy, state: dict[str, Any]) -> None:
     for name, owner in _users_parts(strategy).items():
         for attribute, saved in state["attributes"][name].items():
             if is_kept(attribute):
-                setattr(owner, attribute, restore(getattr(owner, attribute, None), saved))
+                setattr(owner, attribute, restore(vars(owner).get(attribute), saved))
     strategy._at_least_two.warned = state["has_warned_of_one"]
     for plugin, known in zip(_gaussian_plugins(strategy), state["gaussian"], strict=True):
         plugin.load_state_dict(known)

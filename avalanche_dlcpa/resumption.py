@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
 from typing import Any
 
@@ -182,13 +182,15 @@ class ResumableTemplate(SupervisedTemplate):
             results = super().train(rest, streams, **kwargs)
         finally:
             run.is_in_train = False
+        if rest:
+            run.calls[-1].random = random_states(self.device)
         self._write(run)
         return results
 
     def _not_yet_learned(self, run: RunRecord, experiences: list[Any]) -> list[Any]:
         rest = list(experiences)
         while rest and run.is_replaying:
-            run.pass_over(training_of(rest.pop(0)))
+            run.pass_over(training_of(rest.pop(0)), self.device)
             self._leave_replay(run)
         if rest and run.position is not None:
             run.expect(training_of(rest[0]), run.position["experience"])
@@ -198,11 +200,10 @@ class ResumableTemplate(SupervisedTemplate):
         """After the last call that had ended, be as it was then, but for an experience begun."""
         if run.is_replaying or run.restored is None:
             return
-        state = run.restored
         if run.position is None:  # else `_go_on` does it
-            self._load(state)  # the script may have changed what it had changed
+            self._load(run.restored)  # the script may have changed what it had changed
+            set_random_states(run.restored["random"], self.device)
             run.restored = None
-        set_random_states(state["random"], self.device)
 
     def eval(self, exp_list: Any, **kwargs: Any) -> dict[str, Any]:
         """Evaluate; see Avalanche's `SupervisedTemplate`, and `resume`.
@@ -219,7 +220,7 @@ class ResumableTemplate(SupervisedTemplate):
         exp_list = list(exp_list) if isinstance(exp_list, Iterator) else exp_list
         name = evaluation_of(exp_list)
         if run.is_replaying:
-            run.pass_over(name)
+            run.pass_over(name, self.device)
             self._leave_replay(run)
             return dict(run.results)
         if run.position is not None:
@@ -293,10 +294,18 @@ class ResumableTemplate(SupervisedTemplate):
         labels, self._loaded_labels = self._loaded_labels, None
         super()._after_training_iteration(**kwargs)
         run = self._run
-        if run is None or run.every_seconds is None:
+        if run is None or run.every_seconds is None or self._has_come_to_the_end():
             return
         if time.monotonic() - run.last_write >= run.every_seconds:
             self._write(run, self._position(run, checksum_of_labels(labels)))
+
+    def _has_come_to_the_end(self) -> bool:
+        """Whether that was the last mini-batch of an epoch.
+
+        A run that goes on from there would have no loss and no answers for hooks after the epoch.
+        """
+        iterations = self.clock.train_epoch_iterations
+        return isinstance(self.dataloader, Sized) and iterations == len(self.dataloader)
 
     def _after_training_exp(self, **kwargs: Any) -> None:
         self._stop_training = False  # who asked for it in the last epoch has had their will

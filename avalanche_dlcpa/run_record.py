@@ -34,10 +34,13 @@ class Call:
     Attributes:
         name: What was called with what.
         results: The metric values that are new since the call before.
+        random: The random states after it, from which the script draws on; None where it left
+            them alone, or where the script goes on later.
     """
 
     name: str
     results: dict[str, Any]
+    random: dict[str, Any] | None = None
 
 
 @dataclasses.dataclass
@@ -86,12 +89,14 @@ class RunRecord:
         """Where in an experience to go on, as soon as it has been set up."""
         return None if self.restored is None else self.restored["position"]
 
-    def pass_over(self, name: str) -> None:
-        """Come by a call that ended before the checkpoint."""
+    def pass_over(self, name: str, device: torch.device) -> None:
+        """Come by a call that ended before the checkpoint, and have the script draw on as then."""
         call = self.calls[self.num_passed]
         self.expect(name, call.name)
         self.num_passed += 1
         self.results = self.results | call.results
+        if call.random is not None:
+            set_random_states(call.random, device)
 
     def expect(self, name: str, expected: str) -> None:
         """Refuse a script that does something else than the run of the checkpoint.
@@ -198,6 +203,17 @@ def checksum_of_labels(labels: Any) -> int:
     return zlib.crc32(labels.cpu().numpy().tobytes())
 
 
+def _is_call(value: Any) -> bool:
+    names = {field.name for field in dataclasses.fields(Call)}
+    return (
+        isinstance(value, dict)
+        and set(value) == names
+        and isinstance(value["name"], str)
+        and isinstance(value["results"], dict)
+        and isinstance(value["random"], dict | None)
+    )
+
+
 def expect_same(state: State, fingerprint: dict[str, Any]) -> None:
     """Refuse a checkpoint of another run.
 
@@ -208,7 +224,7 @@ def expect_same(state: State, fingerprint: dict[str, Any]) -> None:
     if missing:
         raise ValueError(f"It lacks {', '.join(missing)}.")
     odd = [name for name, kinds in CONTENTS.items() if not isinstance(state[name], kinds)]
-    if not odd and any(set(call) != {"name", "results"} for call in state["calls"]):
+    if not odd and not all(_is_call(call) for call in state["calls"]):
         odd = ["calls"]
     if odd:
         raise ValueError(f"Its {', '.join(odd)} are not what this package writes.")

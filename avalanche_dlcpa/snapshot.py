@@ -38,7 +38,6 @@ _CONSTANT = (
     functools.partial,
     threading.Thread,
     torch.device,
-    torch.dtype,
     BaseLogger,
     *(CPUUsage, ElapsedTime, MaxGPU, MaxRAM),
 )
@@ -106,7 +105,7 @@ def capture(value: Any, path: str, *, parts: Collection[int] = ()) -> Any:
     within = functools.partial(capture, parts=parts)
     if isinstance(value, np.generic):
         value = value.item()
-    if type(value) in _PLAIN:
+    if type(value) in _PLAIN or isinstance(value, torch.dtype):
         return value
     if id(value) in parts:
         return {"kind": "constant"}
@@ -206,9 +205,11 @@ def restore(current: Any, saved: Any) -> Any:
         own += [None] * (len(items) - len(own))
         values = [restore(old, item) for old, item in zip(own, items, strict=False)]
         made = next(cls for cls, name in _SEQUENCES.items() if name == kind)
-        if kind == "deque":
-            return collections.deque(values, maxlen=getattr(current, "maxlen", None))
-        return made(values)
+        if type(current) is not made or not isinstance(current, list | set | collections.deque):
+            return made(values)
+        current.clear()  # the same object, which the script may hold, too
+        (current.update if isinstance(current, set) else current.extend)(values)
+        return current
     if kind == "mapping":
         return _restored_mapping(current, items)
     if kind == "evaluation":
@@ -225,7 +226,7 @@ def restore(current: Any, saved: Any) -> Any:
     target = current if _is_walked(current) and _class_name(current) == saved["class"] else None
     target = _empty(saved["class"]) if target is None else target
     for name, item in items.items():
-        setattr(target, name, restore(getattr(target, name, None), item))
+        setattr(target, name, restore(vars(target).get(name), item))
     return target
 
 

@@ -14,7 +14,7 @@ from avalanche_dlcpa.gaussian_plugin import GaussianClassifierPlugin
 from avalanche_dlcpa.model_copy import copy_of
 from avalanche_dlcpa.model_head import attach_head, detach_head, model_of
 from avalanche_dlcpa.stable_file import StableInfo, Tensors, read_stable
-from avalanche_dlcpa.stable_model import is_same_answer, probe
+from avalanche_dlcpa.stable_model import WRONG_INPUT, is_same_answer, probe
 
 
 def load_stable(path: str | os.PathLike[str], model: nn.Module) -> tuple[nn.Module, StableInfo]:
@@ -140,7 +140,7 @@ def _expect_same_answer(model: nn.Module, info: StableInfo, whose: str) -> None:
     assert info.image_shape is not None
     try:
         found = probe(model, info.image_shape)
-    except (RuntimeError, ValueError, IndexError) as error:
+    except WRONG_INPUT as error:
         raise ValueError(
             f"Expected `model` to be built as the one that {whose}, got one that takes no input of "
             f"shape {info.image_shape} ({first_line(error)})."

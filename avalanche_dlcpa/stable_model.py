@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 ClassNames = Sequence[str] | Mapping[tuple[int, int], str]
 Normalization = tuple[Sequence[float], Sequence[float]]
 
+WRONG_INPUT = (RuntimeError, ValueError, IndexError, AssertionError)  # what networks answer it with
 PROBE_TOLERANCE = 1e-3  # of the largest logit; processors and libraries differ by far less
 NARROW_PROBE_TOLERANCE = 2e-2  # the same for parameters of less than 32 bits
 
@@ -141,7 +142,7 @@ def _probed(model: nn.Module, shape: tuple[int, ...]) -> tuple[float, ...]:
     try:
         with preserved_random_states(torch.device("cpu")):
             answer, again = probe(model, shape), probe(model, shape)
-    except (RuntimeError, ValueError, IndexError) as error:
+    except WRONG_INPUT as error:
         raise ValueError(
             f"Expected `image_shape` to be the shape of one input, got {shape}, which the model "
             f"does not take ({first_line(error)})."

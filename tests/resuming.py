@@ -1,6 +1,7 @@
 """Runs that are broken off and started again, for the tests of resumption."""
 
 import copy
+import random
 from types import FunctionType
 
 import numpy as np
@@ -40,14 +41,15 @@ class Run:
         }
         kwargs = {"train_epochs": EPOCHS, "model": SmallCNN(), "momentum": 0.9} | kwargs
         self.strategy = strategy_of(**kwargs, evaluator=evaluator)
-        self.results = []
+        self.results, self.drawn = [], []
 
     def go(self):
         strategy, stream = self.strategy, self.stream
         steps = [list(stream.train_stream)] if self.at_once else stream.train_stream
         for step in steps:
-            torch.rand(3)  # a script may draw, too
+            self.drawn.append((torch.rand(3), np.random.rand(), random.random()))
             self.results.append(numbers(strategy.train(step, **self.loader)))
+            self.drawn.append((torch.rand(3), np.random.rand(), random.random()))
             self.results.append(numbers(strategy.eval(stream.test_stream)))
         return self
 
@@ -75,6 +77,7 @@ class Run:
         for ours, theirs in zip(self.scenarios, other.scenarios, strict=True):
             assert np.array_equal(ours.matrix(), theirs.matrix(), equal_nan=True)
         assert repr(self.results) == repr(other.results)
+        assert repr(self.drawn[1:]) == repr(other.drawn[1:])  # but before the first call
         assert vars(strategy.clock) == vars(whole.clock)
         ours, theirs = (dict(s.evaluator.get_all_metrics()) for s in (strategy, whole))
         assert ours.keys() == theirs.keys()
@@ -123,7 +126,7 @@ def check_resuming(tmp_path, moments, *, every=EVERY, metrics=lambda: (), **opti
     return whole
 
 
-def broken_off(tmp_path, moment=10, **options):
+def broken_off(tmp_path, moment=9, **options):
     run = Run(**options)
     run.strategy.resume(tmp_path, **EVERY)
     assert run.break_off_after(moment)

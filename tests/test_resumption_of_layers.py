@@ -4,10 +4,11 @@ import pytest
 import torch
 from avalanche.core import SupervisedPlugin
 from helpers import SmallCNN, clone, seed_everything, small_head
-from resuming import EVERY, Run, check_resuming
+from resuming import EPOCHS, EVERY, STREAM, Run, check_resuming
 from torch import nn
 
 from avalanche_dlcpa.layer_states import layer_states, set_layer_states_
+from avalanche_dlcpa.self_supervised import SelfSupervisedHead
 
 
 class Fading(nn.Module):
@@ -36,7 +37,41 @@ WITH_COPIES = {
 
 @pytest.mark.parametrize("name", WITH_COPIES)
 def test_a_model_that_counts(tmp_path, name):
-    check_resuming(tmp_path, (11,), model=FadingCNN, **WITH_COPIES[name])
+    check_resuming(tmp_path, (9,), model=FadingCNN, **WITH_COPIES[name])
+
+
+class Growing(SmallCNN):
+    """A network with buffers that grow or come in training, and a head that has one, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(0))
+        self.register_buffer("last", None)
+
+    def forward(self, x):
+        if self.training:
+            mean = x.detach().mean()[None]
+            self.seen, self.last = torch.cat([self.seen, mean]), mean
+            if not hasattr(self.norm, "first"):
+                self.norm.register_buffer("first", mean)
+        return super().forward(x)
+
+
+class GrowingHead(SelfSupervisedHead):
+    def build(self, plastic, num_features):
+        self.layer = nn.Linear(num_features, num_features)
+
+    def forward(self, plastic, view1, view2):
+        if not hasattr(self, "first"):
+            self.register_buffer("first", view1.mean()[None])
+        features = plastic(view1)
+        return (self.layer(features) - self.first).square().mean(), (features,)
+
+
+def test_buffers_that_grow_or_come_in_training(tmp_path):
+    views = lambda x: (x, x.flip(-1))  # noqa: E731
+    whole = check_resuming(tmp_path, (2, 9, 14), model=Growing, ssl=GrowingHead, views=views)
+    assert len(whole.strategy.model.plastic.seen) == len(STREAM.train_stream) * EPOCHS * 3
 
 
 class Changing(SupervisedPlugin):
@@ -106,7 +141,7 @@ def test_what_a_hook_holds_stays_the_same_object(tmp_path):
 
     run = Run(model=model)
     run.strategy.resume(tmp_path, **EVERY)
-    assert run.break_off_after(5)
+    assert run.break_off_after(4)
     again = Run(model=model)
     seen = again.strategy.model.plastic.seen
     again.strategy.resume(tmp_path, **EVERY)

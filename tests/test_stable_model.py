@@ -417,6 +417,27 @@ def test_a_network_with_the_same_tensors_that_computes_something_else_is_refused
         load_stable(path, resnet18(6, width=8, stem_relu=False))
 
 
+class Asking(SmallCNN):
+    """One that checks its inputs by itself."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size = size
+
+    def forward(self, x):
+        assert x.shape[-1] == self.size, f"got width {x.shape[-1]}"
+        return super().forward(x)
+
+
+def test_what_a_network_says_of_a_wrong_input_is_passed_on(path):
+    strategy, _ = learned(Asking(8), tensors_stream(per_class=8, size=8))
+    with pytest.raises(ValueError, match=r"which the model does not take \(got width 9\)"):
+        strategy.model.export(path, image_shape=(3, 9, 9))
+    strategy.model.export(path, image_shape=(3, 8, 8))
+    with pytest.raises(ValueError, match=r"takes no input of shape \(3, 8, 8\) \(got width 8\)"):
+        load_stable(path, Asking(9))
+
+
 def test_a_network_that_takes_other_inputs_is_refused(path):
     def network(size):
         pool = nn.AvgPool2d(size // 2)
