@@ -19,7 +19,7 @@ import torch
 from avalanche_dlcpa.files import first_line, put_in_place, remove_draft, write_draft
 from avalanche_dlcpa.folder_lock import FolderLock, lock_folder
 
-FORMAT = 2  # of what the file holds
+FORMAT = 3  # of what the file holds
 NUM_KEPT = 2
 _NAME = re.compile(r"checkpoint-(\d+)-([0-9a-f]{16})\.pt")
 _DRAFT = re.compile(r"\.checkpoint-\d+\.tmp")
