@@ -120,7 +120,7 @@ def test_a_crafted_file_is_refused_however_the_reader_stumbles(tmp_path, content
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ({"format": 99}, "It has format 99, and this version of the package reads 2"),
+        ({"format": 99}, "It has format 99, and this version of the package reads 3"),
         ([1, 2], "It has format None"),
     ],
 )
