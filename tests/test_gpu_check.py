@@ -45,7 +45,7 @@ def gpu_check(*words, **environment):
         env=os.environ | hidden,
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=1800,
     )
 
 

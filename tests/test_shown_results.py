@@ -326,6 +326,62 @@ def means_of(results):
     return {name: np.mean(pairs, axis=0) for name, pairs in found.items()}
 
 
+def test_what_the_readme_says_of_all_images():
+    readme = (ROOT / "README.md").read_text()
+    text = " ".join(readme.split())
+    labels = {
+        "stl": "STL",
+        "packnet": "PackNet",
+        "dlcpa-mocov2": "DLCPA + MoCoV2",
+        "dlcpa-a": "(a) without SSL",
+    }
+    settings = ("lab-cifar100-10-all-images", "lab-cifar100-10")
+    runs = {
+        (r["setting"], r["method"]): r
+        for r in load_results(RESULTS)[0]
+        if r["seed"] == 0 and not r["changes"]
+    }
+    lines, after, at_end = [], {}, {}
+    for method, label in labels.items():
+        many, few = (runs[setting, method] for setting in settings)
+        assert many["hyperparameters"] == few["hyperparameters"]
+        matrix = 100 * np.array(many["task_il"]["accuracy_matrix"], float)
+        after[method], at_end[method] = np.diag(matrix), matrix[-1]
+        task_il, class_il = (
+            [run[scenario]["ACC"] for run in (many, few)] for scenario in ("task_il", "class_il")
+        )
+        shown = [task_il[0], np.diag(matrix).mean() / 100, task_il[1], *class_il]
+        cells = ["–" if value is None else f"{100 * value:.2f}" for value in shown]
+        lines.append(f"| {' | '.join([label, *cells])} |")
+    assert "\n".join(lines) in readme
+
+    def lead(setting, scenario, first, second="dlcpa-mocov2"):
+        return 100 * (
+            runs[setting, first][scenario]["ACC"] - runs[setting, second][scenario]["ACC"]
+        )
+
+    assert "grows from five and a half points to ten" in text
+    leads = [lead(setting, "task_il", "packnet") for setting in settings]
+    assert leads == pytest.approx([10, 5.5], abs=0.25)
+    assert "right after one, STL has fifteen points more, and PackNet ten" in text
+    more = [(after[name] - after["dlcpa-mocov2"]).mean() for name in ("stl", "packnet")]
+    assert np.round(more).tolist() == [15, 10]
+    assert after["dlcpa-mocov2"].mean() == pytest.approx(at_end["dlcpa-mocov2"].mean(), abs=0.25)
+    assert "a thirty-fifth of STL's" in text
+    rates = [runs[settings[0], name]["hyperparameters"]["lr"] for name in ("stl", "dlcpa-mocov2")]
+    assert rates[0] / rates[1] == pytest.approx(35)
+    assert (
+        "MoCoV2 is a point and a half ahead of (a) in Task-IL, where with 100 it is a point behind"
+        in text
+    )
+    assert -lead(settings[0], "task_il", "dlcpa-a") == pytest.approx(1.5, abs=0.25)
+    assert round(lead(settings[1], "task_il", "dlcpa-a")) == 1
+    assert round(lead(settings[0], "class_il", "dlcpa-a")) == 1
+    assert "(a) forgets, thirty points of the first task, and MoCoV2 fifteen" in text
+    lost = [after[name][0] - at_end[name][0] for name in ("dlcpa-a", "dlcpa-mocov2")]
+    assert np.round(lost).tolist() == [30, 15]
+
+
 def test_how_the_other_methods_of_tables_2_and_3_stand_to_those_of_the_grid():
     text = " ".join((ROOT / "README.md").read_text().split())
     of_setting = [r for r in load_results(RESULTS)[0] if r["setting"] == "lab-cifar100-10"]
