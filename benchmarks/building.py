@@ -89,6 +89,11 @@ def on_sgd(strategy: type[SupervisedTemplate], strength: str = "", **fixed: Any)
                 raise HyperparameterError(
                     f"Expected a `strength` for {strategy.__name__}, got none: name it with --set."
                 )
+            if strength in options:
+                raise HyperparameterError(
+                    f"Expected `strength`, which {strategy.__name__} calls {strength}, got "
+                    f"{strength}: name `strength`."
+                )
             options[strength] = options.pop("strength")
         optimizer = _sgd(network, lr, momentum)
         return strategy(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -221,6 +222,8 @@ def parse_changes(words: Sequence[str]) -> dict[str, Any]:
             changes[name] = value
         if isinstance(changes[name], list | dict):
             raise ValueError(f"Expected a number or a word for {name}, got '{value}'.")
+        if isinstance(changes[name], float) and not math.isfinite(changes[name]):
+            raise ValueError(f"Expected a finite number for {name}, which files hold, got {value}.")
     return changes
 
 

@@ -74,7 +74,7 @@ def expect_sound(
             _expect_found(result)
         else:
             expect_found(result)
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(
             f"Expected a result as this version writes it, got one with other contents "
             f"({type(error).__name__}: {error}): it was altered."

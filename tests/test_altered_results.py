@@ -67,6 +67,10 @@ def altered(*path, value):
 
 
 ALTERED = {
+    "classes of numbers with a point": (
+        altered("classes", value=[[float(2 * n), 2 * n + 1.0] for n in range(5)]),
+        "with other contents .IndexError",
+    ),
     "no scenario": (altered("class_il", value=None), "Expected class_il to be a dict, got None"),
     "no confusion": (
         altered("class_il", "confusion_matrix", value=KeyError),
@@ -311,6 +315,11 @@ def test_a_schedule_that_would_be_none_or_another_is_refused(last_epochs):
             ["--method=ewc", "--validation", "--set=lr=0.1"],
             "Expected a `strength` for EWC, got none",
         ),
+        (
+            ["--method=ewc", "--set=ewc_lambda=5"],
+            "Expected `strength`, which EWC calls ewc_lambda, got ewc_lambda: name `strength`",
+        ),
+        (["--set=lr=Infinity"], "Expected a finite number for lr, which files hold, got Infinity"),
         (["--set=last_epochs=-5"], "Expected last_epochs to be a number from 0 on, got -5"),
     ],
 )
