@@ -378,6 +378,14 @@ def test_what_the_readme_says_of_all_images():
     assert round(lead(settings[1], "task_il", "dlcpa-a")) == 1
     assert round(lead(settings[0], "class_il", "dlcpa-a")) == 1
     assert "(a) forgets, thirty points of the first task, and MoCoV2 fifteen" in text
+    lwf = runs[settings[0], "lwf"]
+    both = [round(100 * lwf[scenario]["ACC"]) for scenario in ("task_il", "class_il")]
+    assert (
+        "LwF, with {} % of Task-IL and {} % of Class-IL, stays behind both.".format(*both) in text
+    )
+    for scenario in ("task_il", "class_il"):
+        for name in ("dlcpa-a", "dlcpa-mocov2"):
+            assert lead(settings[0], scenario, "lwf", name) < 0
     lost = [after[name][0] - at_end[name][0] for name in ("dlcpa-a", "dlcpa-mocov2")]
     assert np.round(lost).tolist() == [30, 15]
 
