@@ -34,7 +34,11 @@ def _differ(head: nn.Module, other: nn.Module) -> bool:
 
 @torch.no_grad()
 def fit_buffers_(
-    module: nn.Module, state: Mapping[str, Any], device: torch.device, *, within: str = ""
+    module: nn.Module,
+    state: Mapping[str, Any],
+    device: torch.device,
+    *,
+    within: tuple[str, ...] = ("",),
 ) -> None:
     """Make room for buffers of a ``state_dict`` that have grown or appeared in training, in place.
 
@@ -42,7 +46,7 @@ def fit_buffers_(
         module: One as it was before training.
         state: Of it, after.
         device: Where those buffers lie.
-        within: How the names of those buffers begin.
+        within: How the names of those buffers may begin.
     """
     parts = dict(module.named_modules())
     for key, saved in state.items():

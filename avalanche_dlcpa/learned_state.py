@@ -57,8 +57,8 @@ def load_learned_state_(strategy: DLCPAStrategy, state: dict[str, Any]) -> None:
     """Make a strategy go on from what `learned_state` told; see `DLCPAStrategy.load_state_dict`."""
     now = strategy._now
     strategy.model.to(strategy.device)  # where the average goes on, and Avalanche's loop puts it
-    for learner in ("plastic", "stable"):
-        fit_buffers_(strategy.model, state["model"], strategy.device, within=f"{learner}.")
+    learners = ("plastic.", "stable.")
+    fit_buffers_(strategy.model, state["model"], strategy.device, within=learners)
     strategy.model.load_state_dict(state["model"])
     strategy.model.classifiers.widen(state["num_outputs"])
     strategy.model.classifiers.start = HeadStart(**state["head_start"])

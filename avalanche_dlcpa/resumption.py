@@ -11,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import operator
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -304,8 +305,7 @@ class ResumableTemplate(SupervisedTemplate):
 
         A run that goes on from there would have no loss and no answers for hooks after the epoch.
         """
-        iterations = self.clock.train_epoch_iterations
-        return isinstance(self.dataloader, Sized) and iterations == len(self.dataloader)
+        return operator.length_hint(self.dataloader, -1) == self.clock.train_epoch_iterations
 
     def _after_training_exp(self, **kwargs: Any) -> None:
         self._stop_training = False  # who asked for it in the last epoch has had their will

@@ -17,9 +17,10 @@ from torch.utils.data import Dataset
 
 from avalanche_dlcpa.run_record import RunRecord
 
-# Of the run and not of the method: what a script with checkpoints has called.
-_OF_THE_RUN = (RunRecord,)
-_SKIPPED = (types.ModuleType, type, types.FrameType, types.FunctionType, Dataset, str, bytes)
+_SKIPPED = (
+    *(types.ModuleType, type, types.FrameType, types.FunctionType, Dataset, str, bytes),
+    RunRecord,  # of a run with checkpoints, and not of its method
+)
 
 _SAMPLES = ("memory_x", "x_memory")  # GEM's and iCaRL's names
 
@@ -44,7 +45,7 @@ def kept_bytes(strategy: Any) -> int:
     alive, stack = [], [strategy]
     while stack:
         node = stack.pop()
-        if id(node) in seen or isinstance(node, _SKIPPED + _OF_THE_RUN):
+        if id(node) in seen or isinstance(node, _SKIPPED):
             continue
         seen.add(id(node))
         alive.append(node)  # so that no id is used twice
