@@ -18,11 +18,13 @@ class Analysis:
         run: Setting, then by keyword ``seed``, ``ssl``, ``dataset_root``, ``device`` and the
             hyperparameters of STL -> what it found, as JSON takes it.
         expect_found: Refuses, with a `ValueError`, a result that it has not found so.
+        holds_out: Whether it judges on the validation split.
     """
 
     title: str
     run: Callable[..., dict[str, Any]]
     expect_found: Callable[[dict[str, Any]], None]
+    holds_out: bool = False
 
 
 ANALYSES = {
@@ -30,6 +32,9 @@ ANALYSES = {
         "Linear probe of STL and STL-me", linear_probe.run, linear_probe.expect_found
     ),
     "loss-surface": Analysis(
-        "Loss over the plane of two extractors", loss_surface.run, loss_surface.expect_found
+        "Loss over the plane of two extractors",
+        loss_surface.run,
+        loss_surface.expect_found,
+        holds_out=True,
     ),
 }

@@ -267,10 +267,19 @@ def single_task(predict_with: str, *, finetunes: bool = False) -> Build:
     def with_finetuning(
         network: nn.Module, *, train_epochs: int, **options: Any
     ) -> SupervisedTemplate:
-        epochs = {"train_epochs": train_epochs, "finetune_epochs": train_epochs}
-        return build(network, **epochs, **options)
+        epochs = {"finetune_epochs": train_epochs, **options}
+        return build(network, train_epochs=train_epochs, **epochs)
 
-    return with_finetuning if finetunes else build
+    def without_finetuning(network: nn.Module, **options: Any) -> SupervisedTemplate:
+        given = [f"{name} {options[name]}" for name in options if name.startswith("finetune")]
+        if given:
+            raise HyperparameterError(
+                "Expected hyperparameters of classifiers that are not finetuned, got "
+                f"{', '.join(given)}: name stl-me-finetuned."
+            )
+        return build(network, **options)
+
+    return with_finetuning if finetunes else without_finetuning
 
 
 def dlcpa(ssl: str | None, **ablation: Any) -> Build:
@@ -285,6 +294,11 @@ def dlcpa(ssl: str | None, **ablation: Any) -> Build:
         last_epochs: int = 1,
         **options: Any,
     ) -> DLCPAStrategy:
+        if "ema_decay" in options and ablation.get("stable_update") != "ema":
+            raise HyperparameterError(
+                f"Expected hyperparameters of the cumulative mean, got ema_decay "
+                f"{options['ema_decay']}: name dlcpa-c."
+            )
         head = None if ssl is None else take_head(ssl, options)
 
         def schedule(optimizer: Any) -> MultiStepLR:

@@ -59,13 +59,10 @@ class Cell:
         _expect_file_name(self)
         for name, value in self.changes:
             expect_number(name, value)
-        setting = SETTINGS[self.setting]
-        if self.validation and not setting.can_hold_out:
-            raise ValueError(
-                f"Expected a setting with images to hold out, got {self.setting}, which learns "
-                f"all: try them on {setting.tuned_on}."
-            )
-        if self.validation and self.method in ANALYSES:
+        analysis = ANALYSES.get(self.method)
+        if self.validation or (analysis is not None and analysis.holds_out):
+            expect_held_out(self.setting)
+        if self.validation and analysis is not None:
             raise ValueError(
                 f"Expected a trial of a method, got one of {self.method}, which is an analysis of "
                 "trained networks: leave --validation out."
@@ -107,7 +104,9 @@ class Cell:
     def num_experiences(self) -> int:
         """How many experiences it learns."""
         setting = SETTINGS[self.setting]
-        return setting.num_tuning_experiences if self.validation else setting.num_experiences
+        if not self.validation:
+            return setting.num_experiences
+        return min(setting.num_tuning_experiences, setting.num_experiences)
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
@@ -121,16 +120,20 @@ class Cell:
         """
         if self.validation:
             return dict(self.changes)
+        own = self._known_of(self.trains_as)
+        if self._ssl:
+            known = self._known_of(f"dlcpa-{self._ssl}")
+            own = {**own, **options_of_loss(self._ssl, known)}
+        return {**own, **dict(self.changes)}
+
+    def _known_of(self, method: str) -> dict[str, Any]:
+        """The hyperparameters of a method in the setting; none where ``changes`` are all."""
         try:
-            own = hyperparameters_of(self.trains_as, self.setting)
+            return hyperparameters_of(method, self.setting)
         except NoValuesError:
             if "lr" not in dict(self.changes):
                 raise
-            own = {}
-        if self._ssl:
-            known = hyperparameters_of(f"dlcpa-{self._ssl}", self.setting)
-            own = {**own, **options_of_loss(self._ssl, known)}
-        return {**own, **dict(self.changes)}
+            return {}
 
     def expect_values(self) -> None:
         """Refuse a cell whose hyperparameters were never chosen, before any work.
@@ -161,6 +164,19 @@ class Cell:
         words = ["--method", self.method, "--setting", self.setting, "--seed", str(self.seed)]
         words += ["--validation"] if self.validation else []
         return words + [f"--set={name}={json.dumps(value)}" for name, value in self.changes]
+
+
+def expect_held_out(setting: str) -> None:
+    """Refuse a setting that learns every image, for what is judged on the validation split.
+
+    Raises:
+        ValueError: It names the setting that has one.
+    """
+    if not SETTINGS[setting].can_hold_out:
+        raise ValueError(
+            f"Expected a setting with images to hold out, got {setting}, which learns all: take "
+            f"{SETTINGS[setting].tuned_on}."
+        )
 
 
 def _expect_file_name(cell: Cell) -> None:

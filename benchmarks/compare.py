@@ -171,7 +171,7 @@ def main() -> None:
         for cell, reason in refused.items():
             print(f"skipped: {cell.name}: {reason}")
         failures = run_grid(missing, run) if missing else {}
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"{parser.prog}: {error}")
     except KeyboardInterrupt:
         missing, _, refused = sort_out(cells, folder)

@@ -15,7 +15,7 @@ from avalanche_dlcpa import DualLearner, GaussianClassifierPlugin, seed_everythi
 from avalanche_dlcpa.folder_lock import lock_folder
 from avalanche_dlcpa.frozen_extractor import FrozenExtractor
 from avalanche_dlcpa.model_head import find_head
-from benchmarks.cells import Cell
+from benchmarks.cells import Cell, expect_held_out
 from benchmarks.judgement import expect_finite
 from benchmarks.methods import METHODS
 from benchmarks.names import expect_known
@@ -39,7 +39,7 @@ class StudiedTraining:
         epochs: An experience; None: those of the setting.
 
     Raises:
-        ValueError: An unknown name, or a method that does not suit.
+        ValueError: An unknown name, or a method or setting that does not suit.
     """
 
     method: str
@@ -50,7 +50,7 @@ class StudiedTraining:
 
     def __post_init__(self) -> None:
         chosen = METHODS[expect_known("method", self.method, METHODS)]
-        expect_known("setting", self.setting, SETTINGS)
+        expect_held_out(expect_known("setting", self.setting, SETTINGS))
         own_features = self.method.startswith("stl") or self.method == "icarl" or chosen.trains_as
         if chosen.needs_task_labels or chosen.learns_at_once or own_features:
             raise ValueError(

@@ -204,6 +204,17 @@ def _say(learned: int, resumed: int) -> None:
     print(f"learned {learned} experiences{before}", flush=True)
 
 
+def _is_there(cell: Cell, folder: Path) -> bool:
+    """Whether the result of a run is there, which then needs no checkpoints."""
+    path = result_path(cell, folder)
+    if not path.exists():
+        return False
+    check_same(read_result(path), cell)
+    print(f"{path} is there already")
+    remove_checkpoints(cell, folder)
+    return True
+
+
 def main() -> None:
     """Run one cell from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
@@ -234,15 +245,14 @@ def main() -> None:
         pairs = tuple(sorted(changes.items()))
         cell = Cell(words.method, words.setting, words.seed, pairs, words.validation)
         cell.expect_values()
-        path, checkpoints = (at(cell, words.out) for at in (result_path, checkpoints_path))
-        if path.exists():
-            check_same(read_result(path), cell)
-            print(f"{path} is there already")
-            remove_checkpoints(cell, words.out)
+        checkpoints = checkpoints_path(cell, words.out)
+        if _is_there(cell, words.out):
             return
         _expect_device(words.device)
         expect_writable(words.out)
         lock = lock_folder(checkpoints)  # for as long as this process lives
+        if _is_there(cell, words.out):  # written by another process since
+            return
     except (ValueError, OSError) as error:
         parser.error(str(error))
     try:
@@ -253,15 +263,13 @@ def main() -> None:
             checkpoints=checkpoints if words.resume else None,
             on_experience=_say,
         )
-    # Missing data, a hyperparameter that does not suit, or it diverged.
-    except (FileNotFoundError, HyperparameterError, NonFiniteLossError) as error:
+        print(f"wrote {save_json(result, result_path(cell, words.out))}")
+    # Missing data, a hyperparameter that does not suit, or it diverged; with a full disk, what has
+    # checkpoints goes on from its last one.
+    except (HyperparameterError, NonFiniteLossError, OSError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     finally:
         _remove_empty(checkpoints)
-    try:
-        print(f"wrote {save_json(result, path)}")
-    except OSError as error:  # a full disk: what has checkpoints goes on from its last one
-        sys.exit(f"{type(error).__name__}: {error}")
     remove_checkpoints(cell, words.out)
     del lock
 

@@ -15,6 +15,7 @@ from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.templates import SupervisedTemplate
 
 from avalanche_dlcpa import SelfSupervisedLossPlugin
+from avalanche_dlcpa.files import first_line
 from avalanche_dlcpa.metrics import predicted_classes, scenario_metrics
 from benchmarks.cells import Cell
 from benchmarks.given_loss import take_loss
@@ -25,6 +26,7 @@ from benchmarks.methods import METHODS
 from benchmarks.settings import SETTINGS, Setting
 
 EVAL_BATCH_SIZE = 256
+UNSUITABLE = (AssertionError, RuntimeError, TypeError, ValueError)  # what refuses a hyperparameter
 
 
 def build_strategy(
@@ -66,7 +68,7 @@ def build_strategy(
             plugins=plugins,
             evaluator=EvaluationPlugin(*metrics, loggers=[Silent()]),
         )
-    except (TypeError, ValueError) as error:
+    except UNSUITABLE as error:
         if isinstance(error, HyperparameterError):
             raise
         lacking = re.findall(r"'(\w+)'", str(error).partition("required keyword-only")[2])
@@ -76,14 +78,15 @@ def build_strategy(
                 "what it lacks with --set; with --validation that is all."
             ) from error
         _, _, words = str(error).partition("keyword argument")
-        unknown = [name for name in options if re.search(rf"\b{name}\b", words)]
+        alone = r"(?<![\w+-]){}(?![\w+-])"
+        unknown = [n for n in options if re.search(alone.format(re.escape(n)), words)]
         if unknown:
             raise HyperparameterError(
                 f"Expected hyperparameters that {cell.method} has, got {', '.join(unknown)}: "
                 "`python -m benchmarks.hyperparameter_table` shows what it runs with."
             ) from error
         raise HyperparameterError(
-            f"Expected hyperparameters that suit {cell.method}, got {options}: {error}"
+            f"Expected hyperparameters that suit {cell.method}, got {options}: {first_line(error)}"
         ) from error
 
 
@@ -93,9 +96,10 @@ def _loss_of(
     """The self-supervised loss that a baseline is given, whose options are taken out."""
     try:
         return take_loss(options, setting)
-    except (TypeError, ValueError) as error:
+    except UNSUITABLE as error:
         raise HyperparameterError(
-            f"Expected options that suit the self-supervised loss, got {hyperparameters}: {error}"
+            f"Expected options that suit the self-supervised loss, got {hyperparameters}: "
+            f"{first_line(error)}"
         ) from error
 
 

@@ -41,6 +41,7 @@ from benchmarks.trials import (
     in_grids,
     read_rows,
 )
+from benchmarks.whole_files import expect_writable
 
 
 def propose(grids: list[Grid], *, most: int | None = None) -> list[dict[str, Any]]:
@@ -153,6 +154,9 @@ def _try_all(
         if (setting, method, str(seed), json.dumps(values)) not in done
     ]
 
+    if cells:
+        expect_writable(path.parent)
+
     def enter(cell: Cell, failure: str | None) -> None:
         if failure is None:
             add_row(path, _row(cell, read_result(result_path(cell, folder))))
@@ -219,7 +223,7 @@ def main() -> None:
                 num_finalists=words.finalists,
             )
         chosen, refused = choose(setting, complete(methods, failures), words.seeds)
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, OSError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:
         sys.exit(f"\nstopped; {TUNING.name} has what was tried, and the same command goes on")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,8 @@ def save_text(text: str, path: Path) -> Path:
 def whole_file(path: Path) -> Iterator[Path]:
     """A draft to write to, which becomes the file where nothing is raised."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{os.getpid()}.draft{path.suffix}")  # which nobody takes for a result
+    # Which nobody takes for a result, and no other process of whatever machine writes.
+    draft = path.with_name(f".{uuid.uuid4().hex}.draft{path.suffix}")
     try:
         yield draft
         put_in_place(draft, path)

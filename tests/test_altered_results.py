@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from synthetic_results import lower_triangle, make_result
 
+from avalanche_dlcpa.folder_lock import lock_folder
 from benchmarks import (
     building,
     compare,
@@ -30,7 +31,7 @@ from benchmarks import (
     trials,
     tune,
 )
-from benchmarks.cells import Cell, check_same, result_path
+from benchmarks.cells import Cell, check_same, checkpoints_path, result_path
 from benchmarks.hyperparameters import HyperparameterError
 from benchmarks.loading import load_results
 from benchmarks.names import whole_number
@@ -651,6 +652,45 @@ def test_a_result_that_the_disk_does_not_take_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit, match="No space left on device"):
         run.main()
+
+
+def test_two_processes_train_a_cell_once(tmp_path, monkeypatch, capsys):
+    cell = Cell("naive", TWIN)
+    result = run.run_cell(cell)
+
+    def late(folder):
+        lock = lock_folder(folder)
+        save_json(result, result_path(cell, tmp_path))
+        return lock
+
+    monkeypatch.setattr(run, "lock_folder", late)
+    monkeypatch.delattr(run, "run_cell")
+    words = ["run", "--method", "naive", "--setting", TWIN, "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    run.main()
+    assert "is there already" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == [f"{cell.name}.json"]
+
+
+def test_a_cell_is_locked_until_its_result_is_written(tmp_path, monkeypatch):
+    cell = Cell("naive", TWIN)
+
+    def save(result, path):
+        assert (checkpoints_path(cell, tmp_path) / ".lock").exists()
+        return save_json(result, path)
+
+    monkeypatch.setattr(run, "save_json", save)
+    words = ["run", "--method", "naive", "--setting", TWIN, "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    run.main()
+    assert [path.name for path in tmp_path.iterdir()] == [f"{cell.name}.json"]
+
+
+def test_two_processes_write_drafts_of_their_own(tmp_path):
+    with whole_file(tmp_path / "file") as one, whole_file(tmp_path / "file") as other:
+        one.write_text("one")
+        other.write_text("other")
+    assert (tmp_path / "file").read_text() == "one"  # which ends last
 
 
 @pytest.mark.parametrize("place", ["figures", "report.md", "out", "/proc/nowhere"])

@@ -104,6 +104,20 @@ def test_where_nothing_was_chosen_changes_with_a_learning_rate_are_enough(monkey
     assert published == {"lr": 0.05, "memory_strength": 0.5}
 
 
+def test_with_a_learning_rate_a_loss_of_which_nothing_was_chosen_has_its_defaults():
+    changes = (("lr", 0.05), ("ssl", "vicreg"))
+    assert Cell("naive", "cifar100-10", 0, changes).hyperparameters == dict(changes)
+    with pytest.raises(ValueError, match="none, published or chosen"):
+        Cell("naive", "cifar100-10", 0, changes[1:]).hyperparameters  # noqa: B018
+
+
+def test_a_trial_learns_no_more_experiences_than_there_are():
+    for setting, number in (("digits-cifar100-5", 2), ("lab-cifar100-10", 3)):
+        assert Cell("naive", setting, changes=(("lr", 0.1),), validation=True).num_experiences == (
+            number
+        )
+
+
 @pytest.mark.parametrize("scale", ["paper", "lab", "digits"])
 def test_every_setting_has_a_twin_at_every_scale(scale):
     for name in SETTINGS:

@@ -151,6 +151,10 @@ def test_what_is_there_is_not_run_again_and_what_is_not_sound_is_left_alone(tmp_
         ("dlcpa-byol", ("queue_size", 64), "that dlcpa-byol has, got queue_size:"),
         ("replay", ("buffer_size", 0), "Expected `buffer_size` to be a whole number from 1 on"),
         ("dlcpa-byol", ("precision", "bf61"), "Expected hyperparameters that suit dlcpa-byol"),
+        ("dlcpa-byol", ("ema_decay", 0.5), "of the cumulative mean, got ema_decay 0.5: name dlcpa"),
+        ("ewc", ("mode", "online"), "You need to set `decay_factor` to use the `online`"),
+        ("naive", ("lr+", 1), "Expected hyperparameters that naive has, got lr+:"),
+        ("stl-me", ("finetune_lr", 0.1), "got finetune_lr 0.1: name stl-me-finetuned"),
     ],
 )
 def test_a_cell_that_could_not_be_built_is_not_run(tmp_path, method, change, message):

@@ -6,6 +6,7 @@ import pytest
 
 from avalanche_dlcpa.streams import split_digits
 from benchmarks.cells import Cell
+from benchmarks.gaussian_training import StudiedTraining
 from benchmarks.settings import SETTINGS
 
 NUM_IMAGES = 20
@@ -32,10 +33,15 @@ def make_stream(lab):
 def test_a_setting_that_learns_all_images_has_none_for_trials():
     name = "lab-cifar100-10-all-images"
     assert SETTINGS[name].make_stream.args[-1] == 500
-    match = f"hold out, got {name}, which learns all: try them on lab-cifar100-10"
-    with pytest.raises(ValueError, match=match):
-        Cell("naive", name, changes=(("lr", 0.1),), validation=True)
-    Cell("naive", name)
+    match = f"hold out, got {name}, which learns all: take lab-cifar100-10"
+    for asks in (
+        lambda: Cell("naive", name, changes=(("lr", 0.1),), validation=True),
+        lambda: Cell("loss-surface", name),
+        lambda: StudiedTraining("naive", name, 0),
+    ):
+        with pytest.raises(ValueError, match=match):
+            asks()
+    Cell("naive", name), Cell("linear-probe", name)
 
 
 def images_of(stream):

@@ -150,6 +150,13 @@ def test_a_head_a_task_learns_from_other_tasks_by_distillation_alone(method, mov
     assert moved == [moves] * (NUM_TASKS - 1) + [False]
 
 
+def test_without_epochs_of_finetuning_classifiers_are_those_of_the_mean():
+    rate = ("lr", 0.05)
+    without = run_cell(Cell("stl-me-finetuned", TWIN, 0, (("finetune_epochs", 0), rate)))
+    mean = run_cell(Cell("stl-me", TWIN, 0, (rate,)))
+    assert without["class_il"] == mean["class_il"]
+
+
 @pytest.mark.parametrize(
     "method", ["naive", "lwf", "der++", "gem", "icarl", "packnet", "stl", "stl-me-finetuned"]
 )

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools
 import json
 import sys
 from types import SimpleNamespace
@@ -289,6 +290,22 @@ def test_ctrl_c_while_tuning_says_how_to_go_on(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["tune", "--setting", "digits", "--methods", "packnet"])
     with pytest.raises(SystemExit, match="has what was tried, and the same command goes on"):
         tune.main()
+
+
+def test_where_no_row_can_be_added_nothing_is_tried(tmp_path, monkeypatch, capsys):
+    def run(cells):
+        raise AssertionError(f"{cells} were run")
+
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / "tuning.csv"
+    with pytest.raises(OSError, match="file"):
+        tune.tune("digits", ["naive"], [0], run, folder=tmp_path, path=path)
+    monkeypatch.setattr(tune, "tune", functools.partial(tune.tune, path=path))
+    words = ["tune", "--setting", "digits", "--methods", "naive", "--seeds", "0", "1", "2"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit):
+        tune.main()
+    assert "tune: error: " in capsys.readouterr().err
 
 
 def test_a_choice_by_several_seeds_is_not_replaced_by_one_of_fewer(monkeypatch, capsys):
