@@ -25,6 +25,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 
 from avalanche_dlcpa import DLCPAStrategy, SingleTaskStrategy
 from avalanche_dlcpa.model_head import find_head
+from avalanche_dlcpa.self_supervised.head import SelfSupervisedHead
 from benchmarks.avalanche_repairs import (
     ScheduleOfEachOptimizer,
     repair_gradient_episodic_memory,
@@ -282,7 +283,7 @@ def single_task(predict_with: str, *, finetunes: bool = False) -> Build:
     return with_finetuning if finetunes else without_finetuning
 
 
-def dlcpa(ssl: str | None, **ablation: Any) -> Build:
+def dlcpa(kind: type[SelfSupervisedHead] | None, **ablation: Any) -> Build:
     """DLCPA with a head; both learning rates fall to a tenth at the end (authors' runs)."""
 
     def build(
@@ -299,7 +300,7 @@ def dlcpa(ssl: str | None, **ablation: Any) -> Build:
                 f"Expected hyperparameters of the cumulative mean, got ema_decay "
                 f"{options['ema_decay']}: name dlcpa-c."
             )
-        head = None if ssl is None else take_head(ssl, options)
+        head = None if kind is None else take_head(kind, options)
 
         def schedule(optimizer: Any) -> MultiStepLR:
             return _lowered(optimizer, options["train_epochs"], last_epochs)

@@ -51,7 +51,8 @@ class StudiedTraining:
     def __post_init__(self) -> None:
         chosen = METHODS[expect_known("method", self.method, METHODS)]
         expect_held_out(expect_known("setting", self.setting, SETTINGS))
-        own_features = self.method.startswith("stl") or self.method == "icarl" or chosen.trains_as
+        own_features = self.method.startswith("stl") or self.method == "icarl"
+        own_features |= self.method.endswith("-gaussian")
         if chosen.needs_task_labels or chosen.learns_at_once or own_features:
             raise ValueError(
                 "Expected a method that learns experience after experience, is not told the task, "

@@ -18,6 +18,8 @@ from avalanche.training.supervised import (
     Naive,
 )
 
+from avalanche_dlcpa.self_supervised import HEADS
+from avalanche_dlcpa.self_supervised.head import SelfSupervisedHead
 from benchmarks.building import (
     Build,
     dark_experience,
@@ -33,6 +35,7 @@ from benchmarks.building import (
     with_gradient_memory,
     with_head_a_task,
 )
+from benchmarks.one_labelled_view import BYOLOneLabelledView, SimCLROneLabelledView
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Method:
 
 
 def _dlcpa_method(title: str, ssl: str | None, **ablation: Any) -> Method:
-    return Method(title, dlcpa(ssl, **ablation), draws_views=True)
+    return Method(title, dlcpa(None if ssl is None else HEADS[ssl], **ablation), draws_views=True)
 
 
 _HEAD_TITLES = {
@@ -81,9 +84,14 @@ _HEAD_TITLES = {
 
 def _gaussian_method(ssl: str) -> Method:
     """DLCPA with a Gaussian classifier in the place of the trained ones."""
-    build = dlcpa(ssl, classifier="gaussian")
+    build = dlcpa(HEADS[ssl], classifier="gaussian")
     title = f"DLCPA + {_HEAD_TITLES[ssl]}, Gaussian classifier"
     return Method(title, build, draws_views=True, trains_as=f"dlcpa-{ssl}")
+
+
+def _with_one_labelled_view(ssl: str, kind: type[SelfSupervisedHead]) -> Method:
+    title = f"DLCPA + {_HEAD_TITLES[ssl]}, labels on one view"
+    return Method(title, dlcpa(kind), draws_views=True, trains_as=f"dlcpa-{ssl}")
 
 
 _ONE_HEAD = {
@@ -134,4 +142,6 @@ METHODS = {
     # Beyond the paper
     **{f"{name}-heads": _with_heads(method) for name, method in _ONE_HEAD.items()},
     **{f"dlcpa-{ssl}-gaussian": _gaussian_method(ssl) for ssl in ("simclr", "byol", "mocov2")},
+    "dlcpa-simclr-one-view": _with_one_labelled_view("simclr", SimCLROneLabelledView),
+    "dlcpa-byol-one-view": _with_one_labelled_view("byol", BYOLOneLabelledView),
 }

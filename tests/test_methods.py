@@ -17,7 +17,7 @@ from benchmarks.methods import METHODS
 from benchmarks.networks import ThreeLayerCNN, packnet_network
 from benchmarks.run import run_cell
 from benchmarks.settings import SETTINGS
-from benchmarks.training import Training, expect_buildable
+from benchmarks.training import Training, build_strategy, expect_buildable
 
 TWIN = "digits-cifar100-10"
 NUM_TASKS = SETTINGS[TWIN].num_experiences
@@ -316,6 +316,24 @@ def test_every_method_of_a_lab_grid_has_the_same_budget_unless_it_was_widened():
     assert budgets["lab-cifar100-10"] == {**eight, **dict.fromkeys(widened, 16)}
     own = {name for name, method in METHODS.items() if method.trains_as is None}
     assert set(GRIDS["lab-cifar100-10"]) == own
+
+
+@pytest.mark.parametrize("ssl", ["simclr", "byol"])
+def test_the_control_differs_in_the_labels_of_the_second_view_alone(ssl):
+    cells = [Cell(f"dlcpa-{name}", TWIN) for name in (ssl, f"{ssl}-one-view")]
+    assert cells[0].hyperparameters == cells[1].hyperparameters
+    images = torch.rand(2, 8, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    found = []
+    for cell in cells:
+        seed_everything(0)
+        options, setting = {**cell.hyperparameters}, SETTINGS[TWIN]
+        strategy = build_strategy(cell, setting, options, plugins=[], device="cpu")
+        found.append(strategy.ssl(strategy.model.plastic, *images))
+    (loss, both), (loss_of_control, labelled) = found
+    assert torch.equal(loss, loss_of_control)
+    assert len(both) == 2
+    (features,) = labelled
+    assert torch.equal(features, both[0])
 
 
 def test_a_gaussian_classifier_trains_as_its_method_does():
