@@ -330,6 +330,20 @@ def check_same(result: Result, cell: Cell) -> None:
     expect_sound(result, expect_found_of(cell))
 
 
+def result_there(cell: Cell, folder: Path) -> Result | None:
+    """The result of a cell that is in a folder already; None where it is not.
+
+    Raises:
+        ValueError: It is none of this version, or of a cell which would now run otherwise.
+    """
+    path = result_path(cell, folder)
+    if not path.exists():
+        return None
+    result = read_result(path)
+    check_same(result, cell)
+    return result
+
+
 def expect_found_of(cell: Cell) -> Callable[[Result], None] | None:
     """What looks at what an analysis has found; None: the cell is of a method."""
     return ANALYSES[cell.method].expect_found if cell.method in ANALYSES else None

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.analyses import ANALYSES
-from benchmarks.cells import Cell, check_same, grid, parse_changes, read_result, result_path
+from benchmarks.cells import Cell, grid, parse_changes, result_path, result_there
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.hyperparameters import chosen_values, has_values
 from benchmarks.live import run_grid
@@ -39,10 +39,8 @@ def sort_out(cells: Iterable[Cell], folder: Path) -> tuple[list[Cell], list[Cell
     """Which cells are to be run, which are done, and which cannot be run, with the reason."""
     missing, done, refused = [], [], {}
     for cell in dict.fromkeys(cells):
-        path = result_path(cell, folder)
         try:
-            if path.exists():
-                check_same(read_result(path), cell)
+            if result_there(cell, folder) is not None:
                 done.append(cell)
             else:
                 cell.expect_values()

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from benchmarks.cells import Cell, Result, check_same, grid, read_result, result_path
+from benchmarks.cells import grid, result_path, result_there
 from benchmarks.experiments import title_of
 from benchmarks.markup import as_text
 from benchmarks.names import COUNT, SEED
@@ -46,7 +46,10 @@ def main() -> None:
     torch.set_num_threads(words.threads)
     try:
         cells = grid(METHODS, [words.setting], [words.seed])
-        found = {cell: _found(cell, words.out) for cell in cells}
+        found = {cell: result_there(cell, words.out) for cell in cells}
+        for cell, result in found.items():
+            if result is None:
+                cell.expect_values()
     except (ValueError, OSError) as error:
         parser.error(str(error))
     results, paths = [], []
@@ -79,21 +82,6 @@ def main() -> None:
     print("\nwrote")
     for path in paths:
         print(f"  {path}")
-
-
-def _found(cell: Cell, folder: Path) -> Result | None:
-    """The result of a cell that is there already; None where it is to be run.
-
-    Raises:
-        ValueError: It is not sound or of other settings; or the cell cannot be run.
-    """
-    path = result_path(cell, folder)
-    if not path.exists():
-        cell.expect_values()
-        return None
-    result = read_result(path)
-    check_same(result, cell)
-    return result
 
 
 if __name__ == "__main__":
