@@ -164,8 +164,9 @@ def provenance(results: Sequence[Result]) -> dict[str, str]:
     origins = [result["provenance"] for result in results]
     found: dict[str, set[str]] = {}
     for origin in origins:
-        for name in ("commit", "date", "python", "device", "processor", "threads"):
-            found.setdefault(name, set()).add(str(origin[name]))
+        for name in ("commit", "date", "python", "device", "gpu", "processor", "threads"):
+            if name in origin:  # a CPU's has no "gpu"
+                found.setdefault(name, set()).add(str(origin[name]))
         for package, version in origin["versions"].items():
-            found.setdefault(package, set()).add(version)
+            found.setdefault(package, set()).add(str(version))
     return {name: ", ".join(sorted(values)) for name, values in found.items()}

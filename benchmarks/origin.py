@@ -36,10 +36,19 @@ def origin_of(command: list[str], device: str) -> dict[str, Any]:
         "commit": commit(),
         "device": device,
         **({"gpu": torch.cuda.get_device_name(device)} if device.startswith("cuda") else {}),
-        "processor": platform.machine(),
+        "processor": processor(),
         "threads": torch.get_num_threads(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
+
+
+def processor() -> str:
+    """Kind, name where the system tells it, and vector instructions, on which rounding depends."""
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    name = next((line.partition(":")[2] for line in lines if line.startswith("model name")), "")
+    words = [platform.machine(), *name.split(), torch.backends.cpu.get_cpu_capability()]
+    return " ".join(words)
 
 
 def version_of(distribution: str) -> str:

@@ -1,4 +1,5 @@
 import json
+import platform
 import re
 import subprocess
 import sys
@@ -39,6 +40,9 @@ def test_a_run_gives_the_whole_matrices_and_numbers_that_follow_from_them(method
     assert result["seed"] == 3
     assert result["hyperparameters"] == hyperparameters_of(method, "digits")
     assert result["provenance"]["versions"].keys() == set(PACKAGES)
+    machine, *_, instructions = result["provenance"]["processor"].split()
+    assert machine == platform.machine()
+    assert instructions == torch.backends.cpu.get_cpu_capability()
     assert result["provenance"]["command"].endswith(f"--method {method} --setting {TWIN} --seed 3")
     assert result["training_seconds"] > 0
 

@@ -477,6 +477,16 @@ def test_provenance_names_all_commits_and_versions():
     assert found["commit"] == "abc1234, def5678+"
     assert found["torch"] == "2.8.0, 2.9.0"
     assert found["python"] == "3.11.2"
+    assert "gpu" not in found
+
+
+def test_provenance_names_gpus_and_takes_a_version_that_was_lost():
+    one, two = make_result(seed=0), make_result(seed=1)
+    one["provenance"] = {**one["provenance"], "gpu": "NVIDIA H200"}
+    two["provenance"] = {**two["provenance"], "versions": {"torch": None}}
+    found = provenance([one, two])
+    assert found["gpu"] == "NVIDIA H200"
+    assert found["torch"] == "2.9.0, None"
 
 
 def test_html_breaks_columns_of_words_into_lines_and_numbers_not():
