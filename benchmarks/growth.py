@@ -11,7 +11,13 @@ from avalanche.benchmarks import tensors_benchmark
 
 from avalanche_dlcpa import DLCPAStrategy, seed_everything
 from benchmarks.memory import kept_bytes
-from benchmarks.throughput_setup import NUM_CLASSES, digits, make_strategy
+from benchmarks.throughput_setup import (
+    IMAGES_OF_A_DIGIT,
+    NUM_CLASSES,
+    digits,
+    images_per_class,
+    make_strategy,
+)
 from benchmarks.timing import EpochTimes
 
 Row = dict[str, Any]
@@ -59,7 +65,7 @@ def with_classes(
     """Time and memory of a first experience of so many classes, one strategy each.
 
     Args:
-        counts: Of classes, at most as many as there are images.
+        counts: Of classes, at most as many as there are images: see `expect_enough_images`.
         iterations: Of an epoch, at least; so many more that each class has an image.
         rounds: Epochs of a row, of which the median is taken.
         device: Where to train.
@@ -68,14 +74,40 @@ def with_classes(
     Returns:
         A row a count, as `with_experiences` has them.
     """
-    needed = -(-max(counts) // options["batch_size"])
-    training = _Training(max(iterations, needed), rounds, device, options)
+    iterations = _iterations_for(counts, iterations, options["batch_size"])
+    training = _Training(iterations, rounds, device, options)
     rows = []
     for count in counts:
         seed_everything(0)
         times = EpochTimes()
         rows.append(training.row(training.new_strategy(times), times, range(count)))
     return rows
+
+
+def expect_enough_images(counts: Sequence[int], iterations: int, batch_size: int) -> None:
+    """Refuse what would only be found after all else is measured.
+
+    Args:
+        counts: Of classes, as `with_classes` takes them.
+        iterations: Of an epoch.
+        batch_size: Of the mini-batches.
+
+    Raises:
+        ValueError: Digits have too few images for such a mini-batch, or for so many classes in full
+            mini-batches.
+    """
+    iterations = _iterations_for(counts, iterations, batch_size)
+    images = NUM_CLASSES * images_per_class(iterations, batch_size, most=IMAGES_OF_A_DIGIT)
+    if counts and max(counts) > images:
+        raise ValueError(
+            f"Expected at most {images} classes, which is how many digits fill mini-batches of "
+            f"{batch_size}, got {max(counts)}."
+        )
+
+
+def _iterations_for(counts: Sequence[int], iterations: int, batch_size: int) -> int:
+    """At least so many, and so many that each class has an image."""
+    return max(iterations, -(-max(counts, default=0) // batch_size))
 
 
 class _Training:
@@ -96,11 +128,6 @@ class _Training:
 
     def learn(self, strategy: DLCPAStrategy, classes: range) -> None:
         """Train an experience of these classes."""
-        if len(classes) > len(self.images):
-            raise ValueError(
-                f"Expected at most {len(self.images)} classes, an image for each, got "
-                f"{len(classes)}."
-            )
         labels = torch.arange(len(self.images)) % len(classes) + classes.start
         data = [(self.images, labels)]
         stream = tensors_benchmark(data, data, task_labels=[0])

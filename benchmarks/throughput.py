@@ -25,7 +25,7 @@ import torch
 from avalanche_dlcpa import seed_everything
 from avalanche_dlcpa.precision import PRECISIONS
 from avalanche_dlcpa.self_supervised import HEADS
-from benchmarks.growth import with_classes, with_experiences
+from benchmarks.growth import expect_enough_images, with_classes, with_experiences
 from benchmarks.memory import peak_bytes, reset_peak
 from benchmarks.origin import origin_of
 from benchmarks.phases import PHASES
@@ -159,6 +159,14 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     if arguments.quick:
         parser.set_defaults(**QUICK)
         arguments = parser.parse_args(words)
+    if arguments.growth or arguments.classes:
+        try:
+            expect_enough_images(arguments.classes, arguments.iterations, arguments.batch_sizes[0])
+        except ValueError as error:
+            parser.error(
+                f"{error} What grows is measured on digits with the first batch size: give fewer "
+                "--classes, or none with --growth 0."
+            )
     return arguments
 
 
@@ -166,11 +174,14 @@ def command_of(words: Sequence[str], dataset_root: str | None) -> list[str]:
     """The command line without where the data lie on this machine.
 
     Example:
-        >>> command_of(["--dataset-root=/home/me/data", "--quick"], "/home/me/data")[3:]
-        ['--dataset-root=DATA', '--quick']
+        >>> command_of(["--dataset-root=d", "--device=cuda", "--quick"], "d")[3:]
+        ['--dataset-root=DATA', '--device=cuda', '--quick']
     """
-    shown = [word.replace(dataset_root, "DATA") if dataset_root else word for word in words]
-    return ["python", "-m", "benchmarks.throughput", *shown]
+    shown = ["python", "-m", "benchmarks.throughput"]
+    for word in words:
+        name, equals, value = word.rpartition("=")
+        shown.append(f"{name}{equals}DATA" if value == dataset_root else word)
+    return shown
 
 
 def main(words: Sequence[str] | None = None) -> None:

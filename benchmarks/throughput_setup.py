@@ -15,6 +15,7 @@ from torch.optim import SGD
 from avalanche_dlcpa import DLCPAStrategy, backbones, streams
 
 NUM_CLASSES = 10  # of the experience
+IMAGES_OF_A_DIGIT = 125  # to train on, of each
 NETWORKS = {"resnet18": backbones.resnet18, "resnet34": backbones.resnet34}
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
@@ -61,7 +62,7 @@ def images_per_class(iterations: int, batch_size: int, *, most: int) -> int:
 
 def digits(iterations: int, batch_size: int) -> tuple[Tensor, Tensor]:
     """Digits for so many mini-batches, (N, 3, 32, 32), and their labels."""
-    per_class = images_per_class(iterations, batch_size, most=125)
+    per_class = images_per_class(iterations, batch_size, most=IMAGES_OF_A_DIGIT)
     stream = streams.split_digits(1, train_images_per_class=per_class)
     images, labels = zip(*[sample[:2] for sample in stream.train_stream[0].dataset], strict=True)
     pixels = torch.stack(images).expand(-1, 3, -1, -1)

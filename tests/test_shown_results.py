@@ -326,6 +326,34 @@ def means_of(results):
     return {name: np.mean(pairs, axis=0) for name, pairs in found.items()}
 
 
+def test_what_the_readme_says_of_rounding():
+    text = " ".join((ROOT / "README.md").read_text().split())
+    with (RESULTS / "rounding.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    shown = {
+        (r["setting"], r["method"], str(r["seed"])): r
+        for r in load_results(RESULTS)[0]
+        if not r["changes"]
+    }
+    again = {}
+    for row in rows:
+        run = shown[row["setting"], row["method"], row["seed"]]
+        pairs = [(row[f"{name}_ACC"], run[name]["ACC"]) for name in ("class_il", "task_il")]
+        again.setdefault(row["method"], []).append(100 * np.array(pairs, float))
+    [simclr], [naive] = again["dlcpa-simclr"], again["naive"]
+    assert (
+        "DLCPA with SimCLR, seed 0, ended at {:.2f} and {:.2f} % there instead of {:.2f} and "
+        "{:.2f}, Naive at the same".format(*simclr.T.flat)
+    ) in text
+    assert naive[:, 0] == pytest.approx(naive[:, 1], abs=0.005)
+    digits = np.array([pairs[0] for pairs in again["dlcpa-mocov2"]])
+    assert len(digits) == 4
+    assert (
+        f"had between {min(digits[:, 0]):.1f} and {max(digits[:, 0]):.1f} % of Class-IL with four "
+        f"other ways of rounding, where the run of the tables has {digits[0, 1]:.1f}"
+    ) in text
+
+
 def test_what_the_readme_says_of_all_images():
     readme = (ROOT / "README.md").read_text()
     text = " ".join(readme.split())
@@ -333,13 +361,14 @@ def test_what_the_readme_says_of_all_images():
         "stl": "STL",
         "packnet": "PackNet",
         "dlcpa-mocov2": "DLCPA + MoCoV2",
+        "dlcpa-mocov2, lr 0.005": "DLCPA + MoCoV2, lr 0.005",
         "dlcpa-a": "(a) without SSL",
     }
     settings = ("lab-cifar100-10-all-images", "lab-cifar100-10")
     runs = {
-        (r["setting"], r["method"]): r
+        (r["setting"], ", ".join([r["method"], *(f"{k} {v}" for k, v in r["changes"].items())])): r
         for r in load_results(RESULTS)[0]
-        if r["seed"] == 0 and not r["changes"]
+        if r["seed"] == 0
     }
     lines, after, at_end = [], {}, {}
     for method, label in labels.items():
@@ -370,6 +399,14 @@ def test_what_the_readme_says_of_all_images():
     assert "a thirty-fifth of STL's" in text
     rates = [runs[settings[0], name]["hyperparameters"]["lr"] for name in ("stl", "dlcpa-mocov2")]
     assert rates[0] / rates[1] == pytest.approx(35)
+    higher = "dlcpa-mocov2, lr 0.005"
+    assert (
+        "with two and a half times that rate it has two points more, as with 100 images, and "
+        "PackNet is still eight ahead"
+    ) in text
+    assert runs[settings[0], higher]["hyperparameters"]["lr"] / rates[1] == pytest.approx(2.5)
+    assert [round(lead(setting, "task_il", higher)) for setting in settings] == [2, 2]
+    assert round(lead(settings[0], "task_il", "packnet", higher)) == 8
     assert (
         "MoCoV2 is a point and a half ahead of (a) in Task-IL, where with 100 it is a point behind"
         in text
