@@ -87,6 +87,12 @@ def experiment_pictures(
     ]
 
 
+def analysis_picture(results: Sequence[Result], caption: str, folder: Path) -> Picture:
+    """Draw an analysis of one setting, with one change."""
+    draw = _DRAWINGS[results[0]["method"]]
+    return _save(draw(results), folder, name_without_seed(results[0]), caption)
+
+
 def setting_pictures(setting: str, results: Sequence[Result], folder: Path) -> list[Picture]:
     """Draw all methods of a setting: accuracies over experiences, then time and memory.
 
@@ -117,10 +123,14 @@ def method_picture(runs: Sequence[Result], folder: Path) -> Picture:
     """Draw accuracy matrices and confusion matrix of a method, as means over its runs."""
     first = runs[0]
     title = title_of(first["method"], first["changes"])
-    changes = "".join(f"_{name}={value}" for name, value in sorted(first["changes"].items()))
     caption = f"{title}: accuracy matrices and Class-IL confusion matrix"
-    name = f"{first['setting']}_{first['method']}{changes}"
-    return _save(matrices_figure(runs), folder, name, caption)
+    return _save(matrices_figure(runs), folder, name_without_seed(first), caption)
+
+
+def name_without_seed(result: Result) -> str:
+    """Of what shows all seeds of a method or analysis in a setting."""
+    changes = "".join(f"_{name}={value}" for name, value in sorted(result["changes"].items()))
+    return f"{result['setting']}_{result['method']}{changes}"
 
 
 def curves_figure(
@@ -410,7 +420,7 @@ def loss_surfaces_figure(results: Sequence[Result]) -> Figure:
     order = EXPERIMENTS["loss-surface"].changes
     shown = sorted(
         (min(runs, key=lambda r: r["seed"]) for runs in by_method(results).values()),
-        key=lambda r: order.index(r["changes"]),
+        key=lambda r: order.index(r["changes"]) if r["changes"] in order else len(order),
     )
     levels = loss_levels([list(result["losses"].values()) for result in shown])
     num_tasks = len(shown[0]["losses"])

@@ -16,11 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.cells import Result
-from benchmarks.experiments import EXPERIMENTS
+from benchmarks.experiments import EXPERIMENTS, title_of
 from benchmarks.figures import (
     Picture,
+    analysis_picture,
     experiment_pictures,
     method_picture,
+    name_without_seed,
     setting_pictures,
 )
 from benchmarks.hyperparameters import has_values
@@ -88,6 +90,9 @@ def make_sections(
             chosen = [r for r in results if r["setting"] == name and r["method"] in METHODS]
             if chosen and _scale_of(name) in scales:
                 sections.append(_setting_section(name, in_order(chosen), folder))
+        shown = {id(result) for section in sections for result in section.results}
+        left = [r for r in results if id(r) not in shown and _scale_of(r["setting"]) in scales]
+        sections += [_analysis_section(runs, folder) for runs in by_method(left).values()]
     if not sections:
         wanted = ", ".join(name for name in (experiment, scale, setting) if name is not None)
         first = f"compare {experiment}" if experiment is not None else "run"
@@ -152,6 +157,21 @@ def _setting_section(setting: str, results: list[Result], folder: Path) -> Secti
         tables=[comparison_table(results)],
         notes=superseded(results),
         draw=draw,
+    )
+
+
+def _analysis_section(results: list[Result], folder: Path) -> Section:
+    """An analysis of a setting, or with changes, of which no figure of the paper is."""
+    name, setting = results[0]["method"], results[0]["setting"]
+    caption = f"{title_of(name, results[0]['changes'])}: {SETTINGS[setting].title}"
+    return Section(
+        anchor=name_without_seed(results[0]),
+        title=caption,
+        command="\n".join(_commands(setting, results, folder)),
+        results=results,
+        tables=[],
+        notes=[*superseded(results), *remarks(name)],
+        draw=lambda figures: ([analysis_picture(results, caption, figures)], ()),
     )
 
 

@@ -35,9 +35,9 @@ _REMARKS = {
     "there.",
     "confusion": _GPM,
     "linear-probe": "Rows: the extractors of STL after each task. Columns: a linear classifier "
-    "trained on the training images of one task, judged on its test images. The row STL repeats "
-    "the best of each column, which need not be that of its own task; STL-me is the mean of the "
-    "extractors.",
+    "trained on the training images of one task, judged on its test images. The row STL has "
+    "the best of each column in each seed, which need not be that of its own task; STL-me is the "
+    "mean of the extractors. Of several seeds, all are means.",
     "loss-surface": "The plane goes through STL's extractors of the first two tasks and the start "
     "of training: the first axis points from task 1 to task 2, the second is orthogonal to it and "
     "leads towards the start. A unit of both is a distance of 1 between parameters. Colours: the "

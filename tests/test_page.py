@@ -278,6 +278,39 @@ def test_results_of_superseded_hyperparameters_are_told_below_the_tables(tmp_pat
     assert f"\n{note}\n" in run_report(tmp_path)
 
 
+def test_analyses_that_no_figure_of_the_paper_is_of_have_a_section(tmp_path):
+    grid = [[1.0, 2.0], [3.0, 4.0]]
+    surface = {
+        "losses": {"task 1": grid},
+        "x": [0, 1],
+        "y": [0, 1],
+        "points": {"start": [0.5, 1.0]},
+    }
+    results = [
+        make_result("loss-surface", LAB, **surface),
+        make_result("loss-surface", LAB, changes={"ssl": "byol"}, **surface),
+        make_result("linear-probe", "lab-tiny-10", matrix=[[0.1]] * 3, row_labels=["a", "b", "c"]),
+    ]
+    sections = make_sections(results, tmp_path)
+    own = [section for section in sections if section.results]
+    titles = [section.title.partition(":")[0] for section in own]
+    assert titles == [
+        "loss-surface",
+        "Loss over the plane of two extractors, ssl byol",
+        "Linear probe of STL and STL-me",
+    ]
+    assert [section.results for section in own] == [[result] for result in results]
+    assert own[1].command.endswith(
+        f"loss-surface --settings {LAB} --set ssl=byol --seeds 0 --out {tmp_path.name}"
+    )
+    paths = write_report(sections, {}, tmp_path)
+    assert {"lab-tiny-10_linear-probe.png", "lab-cifar100-10_loss-surface_ssl=byol.png"} <= {
+        path.name for path in paths
+    }
+    (one,) = make_sections(results, tmp_path, setting="lab-tiny-10")
+    assert one.results == results[2:]
+
+
 def test_what_is_not_chosen_any_more_is_superseded(monkeypatch, tmp_path):
     result = ran_with(Cell("ewc", "digits"))
     monkeypatch.setattr(hyperparameters, "CHOSEN", tmp_path / "nowhere.json")
