@@ -84,7 +84,11 @@ def _read(path: Path) -> Result:
 
 
 def overview_table(groups: Mapping[Group, Sequence[Result]]) -> Table:
-    """The methods of a setting beside each other: accuracies in percent, mean ± deviation."""
+    """The methods of a setting beside each other: accuracies in percent, mean ± deviation.
+
+    Args:
+        groups: Of as many experiences, and as many images a class for the statistics.
+    """
     rows = []
     for runs in groups.values():
         found = (
@@ -117,7 +121,7 @@ def variants_table(runs: Sequence[Result]) -> Table:
         notes=(
             f"{len(runs)} seeds, {first['num_experiences']} experiences, {first['epochs']} epochs; "
             f"covariance_prior {first['covariance_prior']:g}, map_prior {first['map_prior']:g}.",
-            f"The drift map has {_shares(runs)} of what the oracle gains over the linear heads.",
+            *_shares(runs),
             f"The plugin took {100 * cost:.1f} % of the time of training.",
             f"Trained by the code of {_commits(runs)}.",
         ),
@@ -136,12 +140,16 @@ def _commits(runs: Sequence[Result]) -> str:
     return ", ".join(sorted({run["provenance"]["training"]["commit"] for run in runs}))
 
 
-def _shares(runs: Sequence[Result]) -> str:
-    return " and ".join(
-        f"{100 * share:.0f} % ({SCENARIOS[scenario]})"
-        for scenario in SCENARIOS
+def _shares(runs: Sequence[Result]) -> Iterable[str]:
+    """A sentence where the oracle gains anything."""
+    shares = [
+        f"{100 * share:.0f} % ({title})"
+        for scenario, title in SCENARIOS.items()
         if (share := gain_share(runs, scenario)) is not None
-    )
+    ]
+    if shares:
+        told = " and ".join(shares)
+        yield f"The drift map has {told} of what the oracle gains over the linear heads."
 
 
 def gain_share(runs: Sequence[Result], scenario: str) -> float | None:
@@ -198,7 +206,10 @@ def combinations_table(runs: Sequence[Result]) -> Table:
     alone.sort(key=lambda row: row[0], reverse=True)
     of_heads.sort(key=lambda row: row[0], reverse=True)
     counts = ["all images" if n is None else f"{n} images" for n in by_images]
-    num_seeds = len(next(iter(by_images.values())))
+    seeds = {count: len(some) for count, some in zip(counts, by_images.values(), strict=True)}
+    num_seeds = f"{len(runs) // len(seeds)} seeds"
+    if len(set(seeds.values())) > 1:
+        num_seeds = f"Seeds: {', '.join(f'{num} of {count}' for count, num in seeds.items())}"
     return Table(
         heads=tuple(
             (f"{title}, {count}",) for title in SCENARIOS.values() for count in [*counts, "mean"]
@@ -206,7 +217,7 @@ def combinations_table(runs: Sequence[Result]) -> Table:
         rows=tuple(row for _, row in [*alone[:SHOWN], *of_heads[:SHOWN_OF_HEADS]]),
         title=f"{_title(runs[0])}, validation split",
         notes=(
-            f"{num_seeds} seeds, {runs[0]['num_experiences']} experiences; so many images a class "
+            f"{num_seeds}, {runs[0]['num_experiences']} experiences; so many images a class "
             f"for the statistics. The best {min(SHOWN, len(alone))} of {len(alone)}, then the best "
             f"{min(SHOWN_OF_HEADS, len(of_heads))} of {len(of_heads)} with trained heads, which "
             "have learned from all images.",
@@ -243,11 +254,15 @@ def _title(result: Result) -> str:
 
 
 def _setting_title(result: Result) -> str:
-    """The setting, with as many tasks as were learned."""
+    """The setting, with as many tasks as were learned, and images for the statistics."""
     setting, learned = SETTINGS[result["setting"]], result["num_experiences"]
-    if learned == setting.num_experiences:
-        return setting.title
-    return re.sub(r", first \d+ of \d+ tasks", "", setting.title) + f", {learned} tasks"
+    title = setting.title
+    if learned != setting.num_experiences:
+        title = re.sub(r", first \d+ of \d+ tasks", "", title) + f", {learned} tasks"
+    images = result["images_per_class"]
+    if images is not None and result["judged_on"] == "test_stream":
+        title += f", statistics of {images} images a class"
+    return title
 
 
 def _section(table: Table) -> str:
@@ -262,8 +277,11 @@ def page_of(folder: Path) -> str:
     """
     parts = []
     tested = load(folder, "test_stream")
-    for name in dict.fromkeys(setting for setting, _ in tested):
-        parts.append(_section(overview_table({g: r for g, r in tested.items() if g[0] == name})))
+    beside: dict[tuple[Any, ...], dict[Group, list[Result]]] = {}
+    for group, runs in tested.items():
+        alike = (group[0], runs[0]["num_experiences"], runs[0]["images_per_class"])
+        beside.setdefault(alike, {})[group] = runs
+    parts += [_section(overview_table(groups)) for groups in beside.values()]
     for (setting, method), runs in tested.items():
         parts += [_section(variants_table(runs)), f"![{_title(runs[0])}]({setting}_{method}.png)"]
     for runs in load(folder, "valid_stream").values():

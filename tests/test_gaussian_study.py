@@ -418,6 +418,7 @@ def test_the_report_of_a_folder(tmp_path):
     assert lines[0].startswith("| one | 30.00 | 30.00 | 30.00 | 60.00 | 60.00 | 60.00 |")
     assert lines[1].startswith("| other | 20.00 | 35.00 | 27.50 |")
     assert lines[2] == "| linear | – | 40.00 | – | – | 70.00 | – |"
+    assert "2 seeds, 5 experiences; so many images" in page
     (figure,) = tmp_path.glob("*.png")
     assert f"({figure.name})" in page
     assert figure.stat().st_size > 5000
@@ -434,6 +435,39 @@ def test_the_report_of_a_folder(tmp_path):
     (tmp_path / "c_seed2.json").write_text(json.dumps(few_images))
     with pytest.raises(ValueError, match=r"with one images_per_class, got \[None, None, 3\]"):
         gaussian_report.write_report(tmp_path)
+
+
+def test_only_runs_alike_are_beside_each_other(tmp_path):
+    runs = [
+        synthetic(ACCURACIES),
+        synthetic(ACCURACIES, method="naive"),
+        {**synthetic(ACCURACIES, method="ewc"), "num_experiences": 4},
+        synthetic(ACCURACIES, method="lwf", images_per_class=12),
+    ]
+    for run in runs:
+        (tmp_path / f"{run['method']}_seed0.json").write_text(json.dumps(run))
+    page = gaussian_report.page_of(tmp_path)
+    found = []
+    for section in page.split("## ")[1:4]:
+        title, *lines = section.splitlines()
+        labels = [line.split(" | ")[0] for line in lines if line.startswith("| ")][2:]
+        found.append((title.rpartition("width 16, ")[2], labels))
+    assert found == [
+        ("5 tasks", ["| Naive", f"| {METHODS[METHOD].title}"]),
+        ("4 tasks", ["| EWC"]),
+        ("5 tasks, statistics of 12 images a class", ["| LwF"]),
+    ]
+
+
+def test_an_oracle_that_gains_nothing_and_unequal_seeds_are_told(tmp_path):
+    flat = dict.fromkeys(ACCURACIES, 0.2)
+    notes = gaussian_report.variants_table([synthetic(flat)]).notes
+    assert not any("The drift map has" in note for note in notes)
+    of = {"judged_on": "valid_stream"}
+    trials = [synthetic({"one": 0.3}, seed=seed, **of) for seed in (0, 1)]
+    trials.append(synthetic({"one": 0.2}, images_per_class=12, **of))
+    (note,) = gaussian_report.combinations_table(trials).notes
+    assert note.startswith("Seeds: 1 of 12 images, 2 of all images, 5 experiences; so many")
 
 
 def test_the_readme_and_the_page_show_the_results():
