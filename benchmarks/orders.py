@@ -63,17 +63,23 @@ def _table(
     notes: tuple[str, ...],
 ) -> Table:
     lines = sorted(lines, key=lambda line: -line[1].mean)
+    means = [ours.mean for _, ours, _ in lines]
     papers = [float(paper.value) for _, _, paper in lines]
-    places = [1 + sum(other > value for other in papers) for value in papers]
-    rows: list[Row] = []
-    for (label, ours, paper), place in zip(lines, places, strict=True):
+    rows = []
+    places = zip(lines, _places(means), _places(papers), strict=True)
+    for (label, ours, paper), own_place, place in places:
         texts = [with_deviation(ours), paper.text, str(place)]
-        rows.append(Row(f"{len(rows) + 1}. {label}", tuple(map(Entry, texts))))
-    pairs = list(itertools.combinations(papers, 2))
-    kept = sum(better >= worse for better, worse in pairs)
+        rows.append(Row(f"{own_place}. {label}", tuple(map(Entry, texts))))
+    pairs = list(itertools.combinations(zip(means, papers, strict=True), 2))
+    kept = sum((a - b) * (paper_a - paper_b) >= 0 for (a, paper_a), (b, paper_b) in pairs)
     return Table(
         heads=((f"{scenario} ACC, ours",), ("paper",), ("place in the paper",)),
         rows=tuple(rows),
         title=title,
         notes=(f"{kept} of {len(pairs)} pairs of methods stand in the paper's order.", *notes),
     )
+
+
+def _places(values: list[float]) -> list[int]:
+    """From 1 on for the highest; equal values share one, and pairs of such are in any order."""
+    return [1 + sum(other > value for other in values) for value in values]

@@ -35,6 +35,15 @@ def test_methods_come_in_our_order_with_their_place_in_the_paper():
     ]  # fmt: skip
 
 
+def test_equal_accuracies_share_a_place_and_contradict_no_order():
+    level = [*results()[:1], make_result("dlcpa-a", SETTING, class_il=0.3), results()[1]]
+    class_il, _ = order_tables("grid", "lab", level)
+    assert sorted(row.label for row in class_il.rows) == [
+        "1. Joint", "2. (a) without SSL", "2. DER++",
+    ]  # fmt: skip
+    assert class_il.notes[0].startswith("3 of 3 pairs")
+
+
 def test_seeds_have_a_mean_and_a_deviation():
     class_il, _ = order_tables("grid", "lab", results(seeds=(0, 1)))
     assert class_il.rows[0].entries[0].text == "51.00 ± 1.41"
