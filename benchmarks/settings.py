@@ -217,8 +217,9 @@ def _digits(plan: _Plan) -> Setting:
     is_resnet34 = plan.network is backbones.resnet34
     network = functools.partial(backbones.resnet34, in_channels=1, width=2)
     num_experiences = 2 if plan.num_experiences == 5 and plan.num_classes == 100 else 5
+    network_title = f"{plan.network_title} of width 2" if is_resnet34 else "small CNN"
     return Setting(
-        title=f"digits for {plan.title}, {plan.network_title if is_resnet34 else 'small CNN'}",
+        title=f"{num_experiences}-split digits for {plan.title}, {network_title}",
         make_stream=functools.partial(
             streams.split_digits,
             num_experiences,

@@ -116,7 +116,7 @@ def test_a_result_is_never_overwritten(tmp_path, monkeypatch, capsys):
     assert path.read_bytes() == before
     for other, message in (
         (before[:100], "to hold a whole result"),
-        (before.replace(b"small CNN", b"large CNN"), "to have setting_title digits for"),
+        (before.replace(b"small CNN", b"large CNN"), "to have setting_title 5-split digits for"),
     ):
         path.write_bytes(other)
         with pytest.raises(SystemExit):

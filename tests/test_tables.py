@@ -263,6 +263,8 @@ def test_small_scales_say_what_they_are():
     # The epochs are those of the results.
     results = [make_result("packnet", "lab-tiny-10", epochs=7)]
     assert scale_facts("table8", "lab", results).endswith("7 epochs")
+    assert "5-split CIFAR-100: 2-split digits for" in scale_facts("table7", "digits", [])
+    assert "ResNet-34 of width 2, 2 epochs" in scale_facts("table9", "digits", [])
 
 
 @pytest.mark.parametrize(("name", "scale", "want"), [
