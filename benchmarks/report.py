@@ -46,6 +46,7 @@ from benchmarks.without_runs import (
     data_section,
     hyperparameters_section,
     scales_without_runs,
+    shown,
     skipped_data,
 )
 
@@ -68,12 +69,17 @@ def make_sections(
         setting: Only results of this setting, and, if no experiment is named, the setting alone.
 
     Raises:
-        ValueError: An unknown name, or no results for it.
+        ValueError: An unknown name, no results for it, or a setting for tables 5 or 6.
     """
     if experiment is not None:
         expect_known("table or figure", experiment, [*EXPERIMENTS, *COMMANDS])
     if setting is not None:
         expect_known("setting", setting, SETTINGS)
+        if experiment in COMMANDS:
+            raise ValueError(
+                f"Expected no setting for {experiment}, which has those of a scale beside each "
+                f"other, got {setting}: leave it out."
+            )
         results = [result for result in results if result["setting"] == setting]
     scales = SCALES if scale is None else [expect_known("scale", scale, SCALES)]
     sections = []
@@ -90,8 +96,8 @@ def make_sections(
             chosen = [r for r in results if r["setting"] == name and r["method"] in METHODS]
             if chosen and _scale_of(name) in scales:
                 sections.append(_setting_section(name, in_order(chosen), folder))
-        shown = {id(result) for section in sections for result in section.results}
-        left = [r for r in results if id(r) not in shown and _scale_of(r["setting"]) in scales]
+        there = {id(result) for section in sections for result in section.results}
+        left = [r for r in results if id(r) not in there and _scale_of(r["setting"]) in scales]
         sections += [_analysis_section(runs, folder) for runs in by_method(left).values()]
     if not sections:
         wanted = ", ".join(name for name in (experiment, scale, setting) if name is not None)
@@ -114,8 +120,8 @@ def _sections_without_runs(
     if experiment == "table5":
         sections = [hyperparameters_section(scale or "paper")]
     elif experiment is None:
-        shown = [one for one in scales_without_runs(results) if scale in (None, one)]
-        sections = [hyperparameters_section(one) for one in shown]
+        of_results = [one for one in scales_without_runs(results) if scale in (None, one)]
+        sections = [hyperparameters_section(one) for one in of_results]
     counted = data_section(folder) if experiment in (None, "table6") else None
     return [*sections, *([counted] if counted is not None else [])]
 
@@ -127,7 +133,7 @@ def _experiment_section(name: str, scale: str, results: list[Result], folder: Pa
         tables = [experiment_table(name, scale, results), *orders]
     else:
         tables = numbers_behind(name, results)
-    place = ["--scale", scale, *_seeds(results), "--out", _shown(folder)]
+    place = ["--scale", scale, *_seeds(results), "--out", shown(folder)]
     cells = experiment.cells(scale, [0])
     if not all(has_values(method, c.setting) for c in cells for method in c.sources):
         place.append("--tune")
@@ -184,7 +190,7 @@ def _commands(setting: str, results: Sequence[Result], folder: Path) -> Iterable
         words = ["--methods", *methods, "--settings", setting]
         for name, value in sorted(change.items()):
             words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
-        words += [*_seeds(own), "--out", _shown(folder)]
+        words += [*_seeds(own), "--out", shown(folder)]
         yield shlex.join(["python", "-m", "benchmarks.compare", *words])
 
 
@@ -195,10 +201,6 @@ def _details(runs: Iterable[Result]) -> str:
 
 def _seeds(results: Iterable[Result]) -> list[str]:
     return ["--seeds", *map(str, sorted({result["seed"] for result in results}))]
-
-
-def _shown(folder: Path) -> str:
-    return folder.name if folder.is_absolute() else str(folder)
 
 
 def _scale_of(setting: str) -> str:

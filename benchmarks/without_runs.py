@@ -16,6 +16,11 @@ COMMANDS = {
 }
 
 
+def shown(folder: Path) -> str:
+    """How the commands of a report name a folder: by no path of this machine."""
+    return folder.name if folder.is_absolute() else str(folder)
+
+
 def scales_without_runs(results: Iterable[Result]) -> list[str]:
     """The scales at which a report of these results has the table of hyperparameters, too."""
     settings = {result["setting"] for result in results}
@@ -58,7 +63,7 @@ def data_section(folder: Path) -> Section | None:
     return Section(
         anchor="table6",
         title="table6: Data sets",
-        command=f"{COMMANDS['table6']} --data {' '.join(counted)} --out {folder.name}",
+        command=f"{COMMANDS['table6']} --data {' '.join(counted)} --out {shown(folder)}",
         results=(),
         tables=[data_statistics.table(counted)],
     )

@@ -92,7 +92,11 @@ def test_what_was_counted_is_in_the_report(tmp_path, monkeypatch, capsys):
     data_statistics.main()
     assert "125 to 131" in capsys.readouterr().out
     (section,) = make_sections([], tmp_path, experiment="table6")
-    assert "python -m benchmarks.data_statistics --data digits" in section.command
+    assert section.command.endswith(f"data_statistics --data digits --out {tmp_path.name}")
+    monkeypatch.chdir(tmp_path.parent)
+    relative = Path(tmp_path.name) / ".." / tmp_path.name
+    (same,) = make_sections([], relative, experiment="table6")
+    assert same.command.endswith(f"--out {relative}")
     page = write_report([section], {}, tmp_path)[-1].read_text()
     assert "125 to 131" in page
     with pytest.raises(
@@ -133,6 +137,12 @@ def test_a_report_of_a_twin_has_its_hyperparameters_too(tmp_path):
     assert not [title for title in titles if title.startswith("table5") and "paper" in title]
     titles = [section.title for section in make_sections(results[:1], tmp_path)]
     assert not [title for title in titles if title.startswith("table5")]
+
+
+@pytest.mark.parametrize("name", ["table5", "table6"])
+def test_a_table_that_needs_no_runs_takes_no_setting(name, tmp_path):
+    with pytest.raises(ValueError, match=f"no setting for {name}, .* got digits: leave it out"):
+        make_sections([], tmp_path, experiment=name, setting="digits")
 
 
 @pytest.mark.parametrize("name", ["table5", "table6"])
