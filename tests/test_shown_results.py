@@ -326,6 +326,39 @@ def means_of(results):
     return {name: np.mean(pairs, axis=0) for name, pairs in found.items()}
 
 
+def test_what_the_readme_says_of_labels_on_one_view():
+    readme = (ROOT / "README.md").read_text()
+    text = " ".join(readme.split())
+    names = [
+        "dlcpa-mocov2",
+        *(f"dlcpa-{x}{y}" for x in ("simclr", "byol") for y in ("", "-one-view")),
+    ]
+    results = [r for r in load_results(RESULTS)[0] if r["setting"] == "lab-cifar100-10"]
+    chosen = [r for r in results if r["method"] in names and not r["changes"]]
+    for result in chosen:
+        check_same(result, cell_of(result))
+    assert as_markdown(comparison_table(chosen)) in readme
+    means = means_of(chosen)
+    lead = {name: means[name] - means["dlcpa-mocov2"] for name in names}
+    share = {
+        name: 1 - lead[f"dlcpa-{name}-one-view"] / lead[f"dlcpa-{name}"]
+        for name in ("simclr", "byol")
+    }
+    assert (
+        "what SimCLR is ahead of MoCoV2 in Task-IL, four points, is the second labelled view's, "
+        "and half of BYOL's four and a half. In Class-IL it is more than half of SimCLR's lead and "
+        "a quarter of BYOL's."
+    ) in text
+    assert lead["dlcpa-simclr"][1] == pytest.approx(4, abs=0.25)
+    assert lead["dlcpa-byol"][1] == pytest.approx(4.5, abs=0.25)
+    assert share["simclr"] == pytest.approx([0.55, 0.97], abs=0.03)
+    assert share["byol"] == pytest.approx([0.25, 0.5], abs=0.03)
+    higher = [r for r in results if r["method"] == "dlcpa-mocov2" and r["changes"] == {"lr": 0.005}]
+    assert "MoCoV2 with the learning rate of 0.005, which" in text
+    with_higher = means_of(higher)["dlcpa-mocov2"][1]
+    assert means["dlcpa-byol-one-view"][1] == pytest.approx(with_higher, abs=0.5)
+
+
 def test_what_the_readme_says_of_rounding():
     text = " ".join((ROOT / "README.md").read_text().split())
     with (RESULTS / "rounding.csv").open(newline="") as file:
