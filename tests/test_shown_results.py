@@ -660,6 +660,13 @@ def test_what_the_readme_says_of_task_il_with_more_tasks():
     ) in text
 
 
+def test_what_the_readme_says_of_25_tasks():
+    text = " ".join((ROOT / "README.md").read_text().split())
+    of_tiny = [r for r in load_results(RESULTS)[0] if r["setting"] == "lab-tiny-25"]
+    assert {r["method"] for r in of_tiny} == {"ewc", "dlcpa-mocov2"}
+    assert "On 25-split Tiny-ImageNet EWC and DLCPA with MoCoV2 alone have been run" in text
+
+
 def test_what_the_readme_says_of_task_il_of_all_methods():
     readme = (ROOT / "README.md").read_text()
     text = " ".join(readme.split())
@@ -1010,6 +1017,27 @@ def test_what_the_readme_says_of_class_il_of_all_methods():
     printed = {p.ours: float(p.value) for p in read_published("table3") if p.setting == "tiny-10"}
     assert min(printed[f"dlcpa-{name}"] for name in ("simclr", "byol")) > printed["der++"] + 3
     assert printed["dlcpa-mocov2"] == max(v for name, v in printed.items() if name != "joint")
+
+
+def test_what_the_readme_says_of_the_views_on_tiny_imagenet():
+    text = " ".join((ROOT / "README.md").read_text().split())
+    found = {}
+    with (RESULTS / "lab_tiny_first_task.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if (row["lr"], row["classifier_lr"]) in (("0.02", "0.1"), ("0.02", "")):
+                place = (row["method"], row["augmentation"])
+                found.setdefault(place, []).append(100 * float(row["task_il_ACC"]))
+    assert [len(values) for values in found.values()] == [2] * 4
+    means = {place: np.mean(values) for place, values in found.items()}
+    of_a = [means["dlcpa-a", name] for name in ("views", "stream", "flips")]
+    assert (
+        "has {:.0f} % of the first task on held-out images with them, {:.0f} % with Naive's "
+        "augmentation in their place, {:.0f} % with flips alone, and Naive {:.0f} % at the same "
+        "learning rate".format(*of_a, means["naive", "stream"])
+    ) in text
+    assert "Half of it are the views" in text
+    gap = means["naive", "stream"] - of_a[0]
+    assert (of_a[1] - of_a[0]) / gap == pytest.approx(0.5, abs=0.05)
 
 
 def test_what_the_readme_says_of_learning_rates_on_tiny_imagenet():
