@@ -673,8 +673,8 @@ def test_what_the_readme_says_of_task_il_with_more_tasks():
 def test_what_the_readme_says_of_25_tasks():
     text = " ".join((ROOT / "README.md").read_text().split())
     of_tiny = [r for r in load_results(RESULTS)[0] if r["setting"] == "lab-tiny-25"]
-    assert {r["method"] for r in of_tiny} == {"ewc", "dlcpa-mocov2"}
-    assert "On 25-split Tiny-ImageNet EWC and DLCPA with MoCoV2 alone have been run" in text
+    assert {r["method"] for r in of_tiny} == {"naive", "ewc", "dlcpa-mocov2"}
+    assert "On 25-split Tiny-ImageNet Naive, EWC and DLCPA with MoCoV2 alone have been run" in text
 
 
 def test_what_the_readme_says_of_task_il_of_all_methods():
@@ -1053,6 +1053,12 @@ def test_what_the_readme_says_of_the_views_on_tiny_imagenet():
     ) in text
     assert "two seeds; seven points apart with that augmentation" in text
     assert round(without[0] - without[1]) == 7
+    of_mocov2 = [found["dlcpa-mocov2", name, "0.002"] for name in ("views", "flips")]
+    assert [len(values) for values in of_mocov2] == [1, 1]
+    assert (
+        "DLCPA with MoCoV2 has {:.0f} % of it with the views, and {:.0f} % with flips alone (one "
+        "seed)".format(*(values[0] for values in of_mocov2))
+    ) in text
 
 
 def test_what_the_readme_says_of_learning_rates_on_tiny_imagenet():
