@@ -23,7 +23,7 @@ from avalanche_dlcpa.plots import (
 )
 from benchmarks.cells import Cell, Result
 from benchmarks.experiments import EXPERIMENTS, SCENARIOS, title_of
-from benchmarks.loading import by_method
+from benchmarks.loading import by_method, cell_of
 from benchmarks.methods import METHODS
 from benchmarks.settings import SETTINGS, at_scale
 from benchmarks.summaries import Summary, measure_of, summarize
@@ -90,7 +90,7 @@ def experiment_pictures(
 def analysis_picture(results: Sequence[Result], caption: str, folder: Path) -> Picture:
     """Draw an analysis of one setting, with one change."""
     draw = _DRAWINGS[results[0]["method"]]
-    return _save(draw(results), folder, name_without_seed(results[0]), caption)
+    return _save(draw(results), folder, name_of(results), caption)
 
 
 def setting_pictures(setting: str, results: Sequence[Result], folder: Path) -> list[Picture]:
@@ -124,13 +124,12 @@ def method_picture(runs: Sequence[Result], folder: Path) -> Picture:
     first = runs[0]
     title = title_of(first["method"], first["changes"])
     caption = f"{title}: accuracy matrices and Class-IL confusion matrix"
-    return _save(matrices_figure(runs), folder, name_without_seed(first), caption)
+    return _save(matrices_figure(runs), folder, name_of(runs), caption)
 
 
-def name_without_seed(result: Result) -> str:
-    """Of what shows all seeds of a method or analysis in a setting."""
-    changes = "".join(f"_{name}={value}" for name, value in sorted(result["changes"].items()))
-    return f"{result['setting']}_{result['method']}{changes}"
+def name_of(runs: Sequence[Result]) -> str:
+    """The name of what shows runs that differ in the seed alone: that of their files without it."""
+    return cell_of(runs[0]).name.rpartition("_seed")[0]
 
 
 def curves_figure(

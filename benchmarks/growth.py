@@ -65,7 +65,7 @@ def with_classes(
     """Time and memory of a first experience of so many classes, one strategy each.
 
     Args:
-        counts: Of classes, at most as many as there are images: see `expect_enough_images`.
+        counts: Of classes.
         iterations: Of an epoch, at least; so many more that each class has an image.
         rounds: Epochs of a row, of which the median is taken.
         device: Where to train.
@@ -73,7 +73,11 @@ def with_classes(
 
     Returns:
         A row a count, as `with_experiences` has them.
+
+    Raises:
+        ValueError: See `expect_enough_images`.
     """
+    expect_enough_images(counts, iterations, options["batch_size"])
     iterations = _iterations_for(counts, iterations, options["batch_size"])
     training = _Training(iterations, rounds, device, options)
     rows = []
@@ -85,7 +89,7 @@ def with_classes(
 
 
 def expect_enough_images(counts: Sequence[int], iterations: int, batch_size: int) -> None:
-    """Refuse what would only be found after all else is measured.
+    """Refuse more classes than there are images; `throughput` asks before it measures anything.
 
     Args:
         counts: Of classes, as `with_classes` takes them.

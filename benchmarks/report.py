@@ -22,7 +22,7 @@ from benchmarks.figures import (
     analysis_picture,
     experiment_pictures,
     method_picture,
-    name_without_seed,
+    name_of,
     setting_pictures,
 )
 from benchmarks.hyperparameters import has_values
@@ -98,7 +98,8 @@ def make_sections(
                 sections.append(_setting_section(name, in_order(chosen), folder))
         there = {id(result) for section in sections for result in section.results}
         left = [r for r in results if id(r) not in there and _scale_of(r["setting"]) in scales]
-        sections += [_analysis_section(runs, folder) for runs in by_method(left).values()]
+        analyses = by_method(in_order(left)).values()
+        sections += [_analysis_section(runs, folder) for runs in analyses]
     if not sections:
         wanted = ", ".join(name for name in (experiment, scale, setting) if name is not None)
         first = f"compare {experiment}" if experiment is not None else "run"
@@ -171,7 +172,7 @@ def _analysis_section(results: list[Result], folder: Path) -> Section:
     name, setting = results[0]["method"], results[0]["setting"]
     caption = f"{title_of(name, results[0]['changes'])}: {SETTINGS[setting].title}"
     return Section(
-        anchor=name_without_seed(results[0]),
+        anchor=name_of(results),
         title=caption,
         command="\n".join(_commands(setting, results, folder)),
         results=results,

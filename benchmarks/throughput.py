@@ -174,13 +174,13 @@ def command_of(words: Sequence[str], dataset_root: str | None) -> list[str]:
     """The command line without where the data lie on this machine.
 
     Example:
-        >>> command_of(["--dataset-root=d", "--device=cuda", "--quick"], "d")[3:]
+        >>> command_of(["--dataset-root=a=d", "--device=cuda", "--quick"], "a=d")[3:]
         ['--dataset-root=DATA', '--device=cuda', '--quick']
     """
     shown = ["python", "-m", "benchmarks.throughput"]
     for word in words:
-        name, equals, value = word.rpartition("=")
-        shown.append(f"{name}{equals}DATA" if value == dataset_root else word)
+        is_folder = dataset_root and (word == dataset_root or word.endswith(f"={dataset_root}"))
+        shown.append(f"{word.removesuffix(str(dataset_root))}DATA" if is_folder else word)
     return shown
 
 

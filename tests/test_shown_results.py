@@ -441,7 +441,7 @@ def test_what_the_readme_says_of_all_images():
     higher = "dlcpa-mocov2, lr 0.005"
     assert (
         "with two and a half times that rate it has two points more, as with 100 images, and with "
-        "ten times a point, so that PackNet is eight ahead at least"
+        "ten times a point; PackNet is eight ahead of the best of the three"
     ) in text
     assert runs[settings[0], higher]["hyperparameters"]["lr"] / rates[1] == pytest.approx(2.5)
     assert [round(lead(setting, "task_il", higher)) for setting in settings] == [2, 2]
@@ -1036,23 +1036,22 @@ def test_what_the_readme_says_of_the_views_on_tiny_imagenet():
         for row in csv.DictReader(file):
             place = tuple(row[name] for name in ("method", "augmentation", "lr"))
             found.setdefault(place, []).append(100 * float(row["task_il_ACC"]))
-    with_views, without, naive = (
-        found[place]
-        for place in (
-            ("dlcpa-a", "views", "0.005"),
-            ("dlcpa-a", "stream", "0.005"),
-            ("naive", "stream", "0.07"),
-        )
+    places = (
+        ("dlcpa-a", "views", "0.005"),
+        ("dlcpa-a", "stream", "0.005"),
+        ("naive", "stream", "0.07"),
+        ("dlcpa-a", "views", "0.02"),
+        ("dlcpa-a", "stream", "0.02"),
     )
-    assert [len(values) for values in (with_views, without, naive)] == [2] * 3
+    of_places = [found[place] for place in places]
+    assert [len(values) for values in of_places] == [2] * 5
     assert (
         "has {:.0f} % of the first task on held-out images with them and a learning rate of 0.005, "
-        "{:.0f} % with Naive's augmentation in their place, and Naive {:.0f} %".format(
-            *map(np.mean, (with_views, without, naive))
-        )
+        "{:.0f} % with Naive's augmentation in their place, and Naive {:.0f} %; with 0.02, four "
+        "times as high, (a) has {:.0f} and {:.0f} %".format(*map(np.mean, of_places))
     ) in text
-    assert "two seeds; seven points apart with that augmentation" in text
-    assert round(without[0] - without[1]) == 7
+    assert "two seeds; up to seven points apart with that augmentation" in text
+    assert round(max(np.ptp(values) for values in of_places)) == 7
     of_mocov2 = [found["dlcpa-mocov2", name, "0.002"] for name in ("views", "flips")]
     assert [len(values) for values in of_mocov2] == [1, 1]
     assert (

@@ -96,6 +96,8 @@ def test_every_class_of_the_growth_has_an_image():
     how = {"head": "none", "network": "resnet18", "width": 1, "layout": "contiguous"}
     (row,) = with_classes([30], iterations=1, rounds=1, batch_size=10, **how)
     assert row["classifier_bytes"] == 30 * (8 + 1) * 4  # of as many classes as were seen
+    with pytest.raises(ValueError, match=r"at most 1250 classes, .* of 10, got 1300"):
+        with_classes([1300], iterations=1, rounds=1, batch_size=10, **how)
 
 
 def test_a_phase_within_another_takes_its_time_off_it():
